@@ -4,6 +4,7 @@
     python scripts/run.py bench --only aggregation
     python scripts/run.py bench --quick                            # tiny sizes: does it still run?
     python scripts/run.py bench --alone round stream 1000 1100000  # one peak of memory, in MB
+    python scripts/run.py bench --alone memory 10 100              # one peak, in models of 100 M
     python scripts/run.py bench --alone decision auto 10000 1024   # one decision: CPU seconds, GB
     python scripts/run.py bench --alone reply 10                   # one reply's parts, in ms
 

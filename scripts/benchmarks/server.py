@@ -1,8 +1,10 @@
 """What `bench` measures: aggregation and decisions of the server, and the personal step."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from command import quieten_flower
@@ -44,11 +46,16 @@ def reply_of(client: int, groups: np.ndarray, shapes: tuple[tuple[int, ...], ...
     update = (groups[client % GROUPS] + rng.standard_normal(groups.shape[1])) / 100
     ends = np.cumsum([np.prod(shape) for shape in shapes])
     parts = zip(np.split(update.astype(np.float32), ends[:-1]), shapes, strict=True)
+    return trained(client, record(part.reshape(shape) for part, shape in parts))
+
+
+def trained(client: int, arrays: ArrayRecord) -> Message:
+    """A client's reply to training with this model."""
     request = Message(RecordDict(), FIRST_NODE_ID + client, "train")
     request.metadata.__dict__["_message_id"] = str(client)
     content = RecordDict(
         {
-            "arrays": record(part.reshape(shape) for part, shape in parts),
+            "arrays": arrays,
             "metrics": MetricRecord({"num-examples": 100 + client, "train-loss": 1.0}),
         }
     )
@@ -157,7 +164,9 @@ def aggregation(quick: bool) -> Iterator[Figure]:
 
 def large_models(quick: bool) -> Iterator[Figure]:
     """`aggregate_train` without a criterion against FedAvg's, few replies of large models."""
-    sizes = ((2, 0.01, 2.0),) if quick else ((10, 1, 1.3), (10, 10, 1.3), (4, 30, 2.0))
+    sizes = (
+        ((2, 0.01, 2.0),) if quick else ((10, 1, 1.3), (10, 10, 1.3), (4, 30, 2.0), (4, 100, 2.0))
+    )
     for clients, millions, goal in sizes:
         shapes = ((int(millions * 1e6) // 8,),) * 8
         messages, fedavg = list(replies(clients, shapes)), FedAvg()
@@ -207,6 +216,29 @@ def peak_of(who: str, clients: str | int = CLIENTS, parameters: str | int = 0) -
     before = now_mb()
     strategy.aggregate_train(1, made if who == "stream" else list(made))
     return {"mb": peak_mb() - before}
+
+
+def models_of(clients: str, millions: str) -> dict[str, float]:
+    """By how many models each of two rounds raises a server's memory, with replies one by one."""
+    size, number = int(float(millions) * 1e6), int(clients)
+    shapes = ((size // 8,),) * 8
+    strategy, rng = strategy_for(number, shapes, NeverSplit()), np.random.default_rng(0)
+
+    def made() -> Iterator[Message]:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        for client in range(number):
+            parts = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+            yield trained(client, record(parts))
+
+    grown = dict[str, float]()
+    for server_round in (1, 2):
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak from now on
+        before = now_mb()
+        arrays, _ = strategy.aggregate_train(server_round, made())
+        grown[f"round {server_round}"] = round((peak_mb() - before) / (size * 4e-6), 2)
+        ask_all(strategy, server_round + 1, arrays)
+    return grown
 
 
 def personal(quick: bool) -> Iterator[Figure]:
@@ -282,5 +314,9 @@ def decision(rule: str, members: str, entries: str) -> dict[str, float]:
     return {"seconds": seconds, "gb": gb, "parts": parts}
 
 
-ALONE: dict[str, Callable[..., dict[str, float]]] = {"round": peak_of, "decision": decision}
+ALONE: dict[str, Callable[..., dict[str, float]]] = {
+    "round": peak_of,
+    "memory": models_of,
+    "decision": decision,
+}
 """What `bench` measures in a process of its own."""
