@@ -25,8 +25,8 @@ from cflower.data.examples import Examples
 from cflower.learning.classes import Metrics, measured
 from cflower.learning.settings import TrainingSettings
 
-STACK_BYTES = 8 * 10**6
-"""Of a stack's weights: larger ones leave the processor's cache. Gradients and velocities add as
+STACK_BYTES = 3 * 10**6
+"""Of a stack's weights: larger ones leave the processor's cache, as gradients and velocities add as
 much each."""
 ALIGNED = 4
 """The products of matrices with rows that are no multiple of so many numbers depend in their last
@@ -69,7 +69,7 @@ def stack_size(model: nn.Module) -> int:
     """How many clients to train in one stack: 1 unless the model is dense, small and aligned.
 
     >>> stack_size(nn.Sequential(nn.Flatten(), nn.Linear(784, 10)))
-    254
+    95
     >>> stack_size(nn.Sequential(nn.Flatten(), nn.Linear(13, 10)))
     1
     """
