@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from logging import WARNING
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from cflower.clients import node
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
+from cflower.data.decoding import PICTURES
 from cflower.data.examples import Examples
 from cflower.data.prepared import ClientData
 from cflower.data.preview import preview
@@ -59,6 +61,10 @@ DIVERGED = (
 
 class StackingApp(ClientApp):
     """In a simulation it trains small dense models of many clients at once."""
+
+    def share(self, folder: Path) -> None:
+        """Open each client's pictures in one of several processes only."""
+        PICTURES.folder = folder
 
     def look_ahead(self, coming: Sequence[tuple[Message, Context]]) -> None:
         """Compute for messages that come next what `train_round` then finds; see `train_ahead`."""

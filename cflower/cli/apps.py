@@ -99,7 +99,7 @@ def own_app(
         "the run would wait for more than there are; leave one of them out.",
     )
     load = partial(resolve_name, "cflower.client_app:app")
-    grid = grid_for(num_clients, workers, load, ["cflower.client_app"])
+    grid = grid_for(num_clients, workers, load, ["PIL.PngImagePlugin", "cflower.client_app"])
     values = config.as_keys() | {"output-dir": str(config.output_path.absolute())}
     return Runnable(True, values, num_clients, grid, own_component)
 
@@ -117,7 +117,7 @@ def grid_for(
 ) -> "Callable[..., InlineGrid]":
     """A grid with the clients in this process, or in worker processes if there are many.
 
-    A worker takes seconds to start and reads the data set again, too long for few clients.
+    A worker takes seconds to start, too long for few clients.
     """
     if workers is None:
         workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0

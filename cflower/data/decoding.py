@@ -1,5 +1,6 @@
 """Stored inputs as arrays: pixels scaled, channels first, image files opened by Pillow."""
 
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -7,11 +8,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cflower.data.common import CommonArrays
 from cflower.errors import DataError
 from cflower.settings import require_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+PICTURES = CommonArrays(most_bytes=2 * 10**9)
+"""Opening a client's pictures takes as long as training on them."""
 
 
 def decoded(
@@ -52,6 +57,18 @@ def _images(
     size: int | None,
 ) -> NDArray[np.float32]:
     """Stored image files, shape (m, channels, height, width)."""
+    make = partial(_opened, files, rows, source, size)
+    pixels = PICTURES.found_or_made(make, source.encode(), str(size).encode(), rows.tobytes())
+    return _channels_first(_scaled(pixels))
+
+
+def _opened(
+    files: NDArray[Any] | pa.ChunkedArray,
+    rows: NDArray[np.int64],
+    source: str,
+    size: int | None,
+) -> NDArray[Any]:
+    """The pixels of stored image files, shape (m, height, width) or (m, height, width, 3)."""
     from PIL import Image  # a table of numbers does without
 
     pictures: list[NDArray[Any]] = []
@@ -72,7 +89,7 @@ def _images(
             f"{source} has images of different sizes, {_size(pictures[0])} and "
             f"{_size(pictures[-1])} ({place}): bring them all to one size and mode.",
         )
-    return _channels_first(_scaled(np.stack(pictures[1:])))
+    return np.stack(pictures[1:])
 
 
 def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, RecordDict
@@ -25,21 +28,25 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 FOR_EACH_WORKER = 8
-"""Messages in advance for each worker; bounds the number of replies in memory."""
+"""Messages that a worker has in advance; twice as many replies for each may be in memory."""
 Done = tuple[Message, RecordDict, Failure | None]
 """Of a worker: a client's reply, its state for the next message, and its exception."""
+Handful = Sequence[tuple[Message, Context]]
+"""Messages of one type with their contexts, which a worker answers one after another."""
 
 
 class WorkerGrid(InlineGrid):
     """Nodes spread over worker processes.
 
-    A node goes to the worker that had it last and keeps its data, unless another one has less to
-    do. Replies come in the order of their messages, so the result of a run depends neither on that
-    nor on the number of workers.
+    A worker that has little to do gets messages of the nodes that it had last, so that these keep
+    their data; if there are none, others. A ClientApp that looks ahead gets several at once.
+    Replies come in the order of their messages, so the result of a run depends neither on that nor
+    on the number of workers.
 
     ``load`` returns the ClientApp in each of the ``workers`` processes and must be picklable: a
     function of a module, or a `functools.partial` of one. The modules in ``preload`` are imported
-    once for all workers.
+    once for all workers. A ClientApp with a method ``share`` gets a folder that is the same in
+    all of them and ends with the grid, for what only one of them needs to make.
     """
 
     def __init__(
@@ -55,39 +62,70 @@ class WorkerGrid(InlineGrid):
     ) -> None:
         super().__init__(client_app, num_nodes, run_config, run_id)
         processes = started_server(preload)
-        self._workers = [
-            ProcessPoolExecutor(1, processes, _begin, (load, run_id)) for _ in range(workers)
-        ]
-        self._running: dict[str, Future[Done]] = {}
-        self._open: list[list[Future[Done]]] = [[] for _ in range(workers)]
+        self._folder = TemporaryDirectory(prefix="cflower-")
+        start = load, run_id, Path(self._folder.name)
+        self._workers = [ProcessPoolExecutor(1, processes, _begin, start) for _ in range(workers)]
+        self._at_once = FOR_EACH_WORKER if hasattr(client_app, "look_ahead") else 1
+        self._running: dict[str, tuple[int, Future[dict[str, Done]]]] = {}
+        self._open: list[dict[Future[dict[str, Done]], int]] = [{} for _ in range(workers)]
         self._last = {node: node % workers for node in self._contexts}
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The reply to the first of these messages that is still open."""
-        for message_id in islice(self._pending, FOR_EACH_WORKER * len(self._workers)):
-            if message_id not in self._running:
-                self._running[message_id] = self._submit(self._pending[message_id])
+        self._deal()
         return super().pull_messages(message_ids)
 
     def close(self) -> None:
         """End the workers."""
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)
+        self._folder.cleanup()
 
-    def _submit(self, message: Message) -> "Future[Done]":
-        node = message.metadata.dst_node_id
-        self._open = [[one for one in done if not one.done()] for done in self._open]
-        lengths, last = [*map(len, self._open)], self._last[node]
-        number = last if lengths[last] == min(lengths) else lengths.index(min(lengths))
-        future = self._workers[number].submit(_work, message, self._contexts[node])
-        self._open[number].append(future)
-        self._last[node] = number
-        return future
+    def _deal(self) -> None:
+        """Give messages to workers with at most so many in advance, while memory allows."""
+        most = 2 * FOR_EACH_WORKER * len(self._workers) - self._at_once
+        while len(self._running) <= most:
+            number = self._least_busy()
+            if sum(self._open[number].values()) > FOR_EACH_WORKER:
+                return
+            if not (messages := self._next_for(number)):
+                return
+            self._submit(number, messages)
+
+    def _least_busy(self) -> int:
+        """The worker with the fewest messages that are not answered yet."""
+        self._open = [{f: n for f, n in one.items() if not f.done()} for one in self._open]
+        lengths = [sum(one.values()) for one in self._open]
+        return lengths.index(min(lengths))
+
+    def _next_for(self, number: int) -> list[Message]:
+        """Messages of one type for a worker; none to a node whose state another one changes."""
+        coming = [*islice(self._pending.values(), 3 * FOR_EACH_WORKER * len(self._workers))]
+        busy = {node for node, _ in self._running.values()}
+        if not (free := [m for m in coming if m.metadata.dst_node_id not in busy]):
+            return []
+        kind = free[0].metadata.message_type
+        share = ceil(sum(m.metadata.message_type == kind for m in coming) / len(self._workers))
+        alike = [m for m in free if m.metadata.message_type == kind]
+        alike.sort(key=lambda m: self._last[m.metadata.dst_node_id] != number)
+        return alike[: min(self._at_once, share)]
+
+    def _submit(self, number: int, messages: Sequence[Message]) -> None:
+        nodes = [message.metadata.dst_node_id for message in messages]
+        handful = [(m, self._contexts[node]) for m, node in zip(messages, nodes, strict=True)]
+        future = self._workers[number].submit(_work, handful)
+        self._open[number][future] = len(messages)
+        for message, node in zip(messages, nodes, strict=True):
+            self._running[message.metadata.message_id] = node, future
+            self._last[node] = number
 
     def run_client(self, message: Message, context: Context) -> tuple[Message, Failure | None]:
-        running = self._running.pop(message.metadata.message_id, None) or self._submit(message)
+        message_id = message.metadata.message_id
+        if message_id not in self._running:
+            self._submit(self._least_busy(), [message])
+        _, future = self._running.pop(message_id)
         try:
-            reply, context.state, error = running.result()
+            reply, context.state, error = future.result().pop(message_id)
         except BrokenProcessPool:
             raise FederationError(
                 "A worker process of the simulation was killed, as happens when memory runs out: "
@@ -110,14 +148,22 @@ _app: ClientFunction
 """The ClientApp of a worker process."""
 
 
-def _begin(load: Callable[[], ClientFunction], run_id: int) -> None:
+def _begin(load: Callable[[], ClientFunction], run_id: int, folder: Path) -> None:
     global _app
     identify(run_id, SERVER_NODE_ID)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
     _app = load()
+    if share := getattr(_app, "share", None):
+        share(folder)
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other
 
 
-def _work(message: Message, context: Context) -> Done:
-    reply, error = answered(_app, message, context)
-    return reply, context.state, error
+def _work(handful: Handful) -> dict[str, Done]:
+    """By message id."""
+    if look_ahead := getattr(_app, "look_ahead", None):
+        look_ahead(handful)
+    found = {}
+    for message, context in handful:
+        reply, error = answered(_app, message, context)
+        found[message.metadata.message_id] = reply, context.state, error
+    return found

@@ -211,10 +211,13 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(arguments, says, tm
 
 
 @pytest.mark.slow
-def test_the_number_of_workers_changes_nothing(tmp_path):
-    config = "num-server-rounds=6 dataset-size=600"
-    runs = [simulated(tmp_path / str(n), config, "--clients", 6, "--workers", n) for n in (0, 2)]
-    assert content_of(runs[0]) == content_of(runs[1])
+@pytest.mark.parametrize(("model", "clients"), [("cnn", 6), ("mlp", 21)])
+def test_the_number_of_workers_changes_nothing(tmp_path, model, clients):
+    config, runs = f"num-server-rounds=6 dataset-size=600 model='{model}'", []
+    for workers in (0, 1, 2):
+        args = "--clients", clients, "--workers", workers
+        runs.append(simulated(tmp_path / str(workers), config, *args))
+    assert content_of(runs[0]) == content_of(runs[1]) == content_of(runs[2])
 
 
 def test_rows_of_several_files_are_not_mixed_without_a_word(tmp_path, caplog):

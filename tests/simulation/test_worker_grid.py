@@ -3,9 +3,10 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +82,54 @@ def test_a_rounds_clients_are_dealt_to_whoever_is_free():
                 waiting.discard(done[-1].metadata.reply_to_message_id)
             processes = [r.content.metric_records["metrics"]["process"] for r in done]
             assert sorted(map(processes.count, set(processes))) == [2, 2]
+
+
+class Together:
+    """A client that says with how many others its message was seen, and the folder it shares."""
+
+    seen: dict[str, int]
+    folder: Path
+
+    def share(self, folder: Path) -> None:
+        self.folder = folder
+
+    def look_ahead(self, coming: Sequence[tuple[Message, Context]]) -> None:
+        self.seen = {message.metadata.message_id: len(coming) for message, _ in coming}
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        reply = client(-1, message, context)
+        metrics = reply.content.metric_records["metrics"]
+        metrics["together"] = self.seen.pop(message.metadata.message_id)
+        reply.content["folder"] = ConfigRecord({"folder": str(self.folder)})
+        return reply
+
+
+def test_a_worker_gets_its_share_of_a_round_at_once_and_one_folder_with_the_others():
+    app = Together()
+    with closing(WorkerGrid(app, 40, {}, load=partial(the, app), workers=2)) as grid:
+        found, folders = [], set()
+        for count in (7, 40):
+            messages = [Message(RecordDict(), FIRST_NODE_ID + i, "train") for i in range(count)]
+            for reply in grid.send_and_receive(messages):
+                metrics = reply.content.metric_records["metrics"]
+                found.append((metrics["client"], metrics["together"]))
+                folders.add(reply.content.config_records["folder"]["folder"])
+        assert [number for number, _ in found] == [*range(7), *range(40)]
+        sizes = [size for _, size in found]
+        assert sorted(sizes[:7]) == [3] * 3 + [4] * 4 and set(sizes[7:]) == {8}
+        (folder,) = map(Path, folders)
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_a_node_with_two_messages_has_its_state_of_the_first_for_the_second():
+    app = partial(client, -1)
+    with closing(WorkerGrid(app, 3, {}, load=partial(the, app), workers=2)) as grid:
+        messages = [Message(RecordDict(), FIRST_NODE_ID + i, "train") for i in (0, 0, 1, 2, 0)]
+        answers = [r.content.metric_records["metrics"] for r in grid.send_and_receive(messages)]
+        assert [(one["client"], one["count"]) for one in answers] == [
+            (0, 1), (0, 2), (1, 1), (2, 1), (0, 3)
+        ]  # fmt: skip
 
 
 def dying(message: Message, context: Context) -> Message:
