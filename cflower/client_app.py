@@ -30,7 +30,7 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
-from cflower.learning.training import evaluate, predict, train, with_perplexity
+from cflower.learning.training import evaluate, predict, soft_accuracy, train, with_perplexity
 from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
@@ -193,6 +193,8 @@ def evaluate_round(message: Message, context: Context) -> Message:
     _, data, model = prepare(message, context)
     examples = node.asked_part(message, data)
     metrics = MetricRecord(dict(evaluate(model, examples)))
+    if node.decides(message) and examples.class_names:
+        metrics["soft_accuracy"] = soft_accuracy(model, examples)
     metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord(facts_at_end(data))

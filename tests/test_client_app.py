@@ -9,6 +9,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from cflower import ClusteredFL, NeverSplit
+from cflower.algorithm.state import DECIDE, REPORT
 from cflower.algorithm.weights import Weights
 from cflower.changes.personal import HELD_OUT, Leaf
 from cflower.client_app import app
@@ -17,7 +18,7 @@ from cflower.data import own_data
 from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
-from cflower.messages.client_names import ADAPT_MESSAGE
+from cflower.messages.client_names import ADAPT_MESSAGE, PART
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import FACTS, ROLL_CALL
 from cflower.simulation.inline_grid import InlineGrid
@@ -107,6 +108,14 @@ def node_of(config=DIGITS, **node):
 
 def first_model():
     return record_of(arrays_of(build_model("cnn", (1, 8, 8), 10, 0)))
+
+
+@pytest.mark.parametrize(("part", "soft"), [(DECIDE, True), (REPORT, False)])
+def test_examples_that_decide_are_also_measured_by_the_probability_of_the_right_class(part, soft):
+    message = message_to("evaluate", first_model(), 5, **{PART: part})
+    metrics = app(message, node_of(DIGITS.as_keys())).content["metrics"]
+    assert ("soft_accuracy" in metrics) == soft
+    assert 0 <= metrics.get("soft_accuracy", 0) <= 1
 
 
 def test_the_whole_personal_step_is_what_single_messages_would_do():

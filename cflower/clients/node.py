@@ -42,8 +42,12 @@ def round_of(message: Message) -> int:
 
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
-    config = records_in(message.content, ConfigRecord)["config"]
-    return data.decide if config.get(PART) == DECIDE else data.report
+    return data.decide if decides(message) else data.report
+
+
+def decides(message: Message) -> bool:
+    """Whether a message asks for an evaluation by which the server decides."""
+    return records_in(message.content, ConfigRecord)["config"].get(PART) == DECIDE
 
 
 def has_own_data(context: Context) -> bool:

@@ -88,6 +88,16 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     return with_perplexity(measured(predicted, labels.cpu().numpy(), loss), examples)
 
 
+def soft_accuracy(model: nn.Module, examples: Examples) -> float:
+    """The mean probability that a model gives the right classes of held-out examples, in [0, 1].
+
+    Accuracy on few examples moves in steps, and a few confident errors make most of the cross
+    entropy. This moves with every example, and none counts for more than another.
+    """
+    logits, labels = _predictions(model, examples)
+    return float(logits.softmax(dim=1).gather(1, labels[:, None]).mean())
+
+
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """The mean squared error of outputs (batch, 1) as predictions of numbers (batch,)."""
     return mse_loss(outputs[:, 0], labels)

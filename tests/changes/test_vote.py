@@ -236,6 +236,25 @@ def test_the_loss_decides_where_nobody_measured_the_leading_metric():
     assert "loss 0.1 with separate models" in verdict.reason
 
 
+def soft(own, common, accuracy=(0.5, 0.9), name="accuracy"):
+    """A ballot with a pair of soft accuracies, and one of another metric that says the opposite."""
+    metrics = zip((own, common), accuracy, (2.0, 1.0), strict=True)
+    return Ballot("0.0", *({"soft_accuracy": s, name: a, "loss": x} for s, a, x in metrics), 20.0)
+
+
+def test_the_probability_of_the_right_class_decides_where_accuracy_leads():
+    ballots = [soft(0.6, 0.5) for _ in range(8)]
+    verdict = voted(ballots, PERCENT)
+    assert (verdict.better, verdict.vote.better) == (True, 8)
+    assert "(soft accuracy 60.0% with separate models, 50.0% with a common one)" in verdict.reason
+    assert verdict.figures["accuracy_common"] == 0.9
+    # Neither where another metric leads, nor by the word of a minority.
+    other = [soft(0.6, 0.5, name="f1") for _ in range(8)]
+    assert voted(other, Measure("f1", percent=True)).better is False
+    few = [*ballots[:4], *[both((0.5, 0.9), (2.0, 1.0)) for _ in range(4)]]
+    assert voted(few, PERCENT).better is False
+
+
 @pytest.mark.parametrize("ballots", [[], [one(1.0, 0.0, name="f1")]])
 def test_without_an_evaluation_there_is_no_verdict(ballots):
     verdict = voted(ballots, ACCURACY)

@@ -15,7 +15,7 @@ from cflower.errors import ConfigError
 from cflower.learning.dense import batches_of
 from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings
-from cflower.learning.training import evaluate, train
+from cflower.learning.training import evaluate, soft_accuracy, train
 from tests.command import in_new_process
 
 
@@ -101,6 +101,17 @@ def test_evaluation_counts_over_all_batches_and_changes_nothing():
     assert metrics["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
     assert metrics["loss"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item())
     assert all(torch.equal(value.cpu(), before[key]) for key, value in model.state_dict().items())
+
+
+def test_soft_accuracy_is_the_mean_probability_of_the_right_class():
+    model, examples = build_model("mlp", (4,), 2, seed=0), rows(50)
+    with torch.no_grad():
+        chances = model(torch.from_numpy(examples.inputs)).softmax(1).numpy()
+        expected = np.mean([row[label] for row, label in zip(chances, examples.labels, strict=True)])
+        assert soft_accuracy(model, examples) == pytest.approx(float(expected), rel=1e-5)
+        for parameter in model.parameters():
+            parameter.mul_(1e4)  # as good as certain: then it is the accuracy
+    assert soft_accuracy(model, examples) == pytest.approx(evaluate(model, examples)["accuracy"])
 
 
 def test_settings_out_of_range():
