@@ -221,8 +221,7 @@ def verdict_of(answer: Answer) -> Verdict:
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
-    soft = 2 * sum(ballot.measures(SOFT_ACCURACY) for ballot in ballots) > len(ballots)
-    by = [SOFT_ACCURACY] if soft and lead.name == "accuracy" else measures
+    by = deciding(ballots, measures)
     votes = {part: vote_of(some, by) for part, some in parts.items()}
     vote = vote_of(ballots, by)
     if not ballots:
@@ -243,6 +242,13 @@ def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
     if not any(ballot.measures(measures[0]) for ballot in ballots):
         measures = measures[1:] or measures
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
+
+
+def deciding(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Sequence[Measure]:
+    """The measures that a client's gain is the sum of."""
+    by_accuracy = any(word.startswith("acc") for word in words_of(measures[0].name))
+    soft = 2 * sum(ballot.measures(SOFT_ACCURACY) for ballot in ballots) > len(ballots)
+    return [SOFT_ACCURACY] if by_accuracy and soft else measures
 
 
 def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
@@ -286,5 +292,14 @@ def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> lis
     every = list(reported)
     counts = without(Counter(chain.from_iterable(every)), [metric.name])
     usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
-    losses = [name for name in usual if "loss" in re.split(r"[\W_]+", name.lower())]
+    losses = [name for name in usual if "loss" in words_of(name)]
     return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a metric's name.
+
+    >>> words_of("Eval-Loss")
+    ['eval', 'loss']
+    """
+    return re.split(r"[\W_]+", name.lower())
