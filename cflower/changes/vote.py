@@ -230,8 +230,7 @@ def verdict_of(answer: Answer) -> Verdict:
     figures = figures_of(ballots, dict.fromkeys([*measures, *by])) | vote.figures
     own, other = (by[0].show(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
-    name = by[0].name.replace("_", " ")
-    models = f"{name} {own} with separate models, {other} with a common one"
+    models = f"{by[0].name} {own} with separate models, {other} with a common one"
     return Verdict(vote, votes, f"{clients} ({models})", figures, shown)
 
 
