@@ -163,6 +163,10 @@ class ParameterTree:
         """From the root to the named cluster: ever more special models."""
         return tuple(self.clusters[n] for n in accumulate(name.split("."), "{}.{}".format))
 
+    def on_trial(self, name: str) -> tuple[str, ...]:
+        """The clusters from the root to the named one that await the judgement of their split."""
+        return tuple(cluster.name for cluster in self.path(name) if cluster.on_trial)
+
     def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters with models that can serve a client: from the most general to its leaf.
 

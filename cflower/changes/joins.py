@@ -54,8 +54,8 @@ class Joins(Change):
 
     def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
         """Whether no split of a cluster, or above it, was judged lately or is on trial."""
-        path, since = tree.path(name), now - self.interval
-        return all(not c.on_trial and c.trial.due <= since for c in path if c.trial)
+        trials, since = [c.trial for c in tree.path(name) if c.trial], now - self.interval
+        return not tree.on_trial(name) and all(trial.due <= since for trial in trials)
 
 
 def distance(pair: Sequence[Cluster]) -> float:

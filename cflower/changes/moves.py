@@ -17,7 +17,7 @@ from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.placement import Branches
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.steps import stepped
-from cflower.algorithm.tree import ROOT, is_below
+from cflower.algorithm.tree import ROOT, Cluster, is_below
 from cflower.algorithm.weights import Vector
 from cflower.changes.joins import with_remark
 from cflower.changes.norm_history import NormHistory, updated
@@ -58,9 +58,8 @@ class Moves(Change):
         They do it instead of their leaf's, which is none for them if their data changed. If all
         members of a leaf owe one, it may be changing as a whole, and they train both.
         """
-        own = [ask for ask in asks if ask.role is Role.OWN]
-        places = {ask: place for ask in own if (place := place_at(state, ask.client))}
-        whole = {name for name in {a.cluster for a in places} if changes_as_a_whole(state, name)}
+        places = {ask: place for ask in asks if (place := place_at(state, ask.client))}
+        whole = {leaf.name for leaf in state.tree.leaves if changes_as_a_whole(state, leaf)}
         kept = [ask for ask in asks if ask not in places or ask.cluster in whole]
         return kept + [a._replace(cluster=c, role=Role.PLACE) for a, c in places.items()]
 
@@ -105,7 +104,7 @@ class Moves(Change):
     ) -> CFLState:
         """The state after suspected members have shown their place, with new suspects marked."""
         for client, update in places.items():
-            if client not in state.tree.unassigned and place_at(state, client):
+            if place_at(state, client):
                 state = confirmed_or_moved(state, client, update, decisions[0].server_round)
         norms = dict(histories(state))
         for client, history in suspects_of(state).items():
@@ -154,20 +153,22 @@ def place_at(state: CFLState, client: str) -> str:
     return histories(state)[client].place_at if may_move(state, client) else ""
 
 
-def changes_as_a_whole(state: CFLState, leaf: str) -> bool:
+def changes_as_a_whole(state: CFLState, leaf: Cluster) -> bool:
     """Whether a leaf has several members, and each owes an update that shows its place.
 
     It does not depend on who takes part, so a silent client has the effect of an absent one.
     """
-    members = state.tree.assigned(state.tree.clusters[leaf])
+    members = state.tree.assigned(leaf)
     return len(members) > 1 and all(place_at(state, client) for client in members)
 
 
 def may_move(state: CFLState, client: str) -> bool:
-    """Whether a member has a history in its leaf, and no split above it is on trial."""
-    history, path = histories(state).get(client), state.tree.path(state.tree.leaf_of(client).name)
-    here = history is not None and history.leaf == path[-1].name
-    return here and not any(cluster.on_trial for cluster in path)
+    """Whether a client has a history in its leaf, and no split above it is on trial.
+
+    No client has one that Algorithm 4 still has to place.
+    """
+    leaf, history = state.tree.leaf_of(client).name, histories(state).get(client)
+    return history is not None and history.leaf == leaf and not state.tree.on_trial(leaf)
 
 
 def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_round: int) -> CFLState:

@@ -67,9 +67,8 @@ class SplitTrials(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The splits that are due; in the last round all on trial, but none below another."""
         for name in in_order(state.tree.clusters):
-            *above, cluster = state.tree.path(name)
-            trial = cluster.trial
-            if trial is None or not cluster.on_trial or any(c.on_trial for c in above):
+            trial = state.tree.clusters[name].trial
+            if not trial or state.tree.on_trial(name) != (name,):
                 continue
             waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
             if last or (trial.due <= server_round and waited):
