@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cflower.algorithm.criteria import NeverSplit as NeverSplit
-    from cflower.algorithm.criteria import NormCriterion as NormCriterion
+    from cflower.algorithm.norm_criterion import NormCriterion as NormCriterion
     from cflower.algorithm.optimizers import ServerOptimizer as ServerOptimizer
     from cflower.auto.criterion import AutoCriterion as AutoCriterion
     from cflower.exporting.export import export as export
@@ -27,7 +27,7 @@ _HOMES = {
     "AutoCriterion": "cflower.auto.criterion",
     "ClusteredFL": "cflower.strategy.clustered_fl",
     "NeverSplit": "cflower.algorithm.criteria",
-    "NormCriterion": "cflower.algorithm.criteria",
+    "NormCriterion": "cflower.algorithm.norm_criterion",
     "Observer": "cflower.strategy.observers",
     "PermutationMod": "cflower.privacy.permutation_mod",
     "Recorder": "cflower.recording.recorder",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
 from cflower.algorithm.bipartition import LINKAGES, Linkage
-from cflower.algorithm.criteria import NormCriterion
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
 from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.tree import SELECTIONS, Selection

@@ -8,7 +8,8 @@ from typing import Any, cast
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from cflower.algorithm.criteria import Criterion, NeverSplit, NormCriterion
+from cflower.algorithm.criteria import Criterion, NeverSplit
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.auto.criterion import AutoCriterion
 from cflower.config import RunConfig

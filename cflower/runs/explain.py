@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from cflower.algorithm.bipartition import bipartition
-from cflower.algorithm.criteria import NormCriterion, Outcome
+from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
 from cflower.runs.findings import finding, personal_steps

@@ -17,7 +17,8 @@ from peers import own
 
 from benchmarks.measure import Figure, alternate, in_a_process, now_mb, peak_mb
 from cflower import ClusteredFL
-from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit, NormCriterion
+from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.state import CFLState
 from cflower.auto.averages import Averages
 from cflower.auto.criterion import AutoCriterion

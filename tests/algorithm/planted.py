@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import settings
 from numpy.typing import ArrayLike
 
-from cflower.algorithm.criteria import Criterion, Evidence, NormCriterion
+from cflower.algorithm.criteria import Criterion, Evidence
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL, RoundResult
 from cflower.algorithm.state import Ask, CFLState, Reply, Role

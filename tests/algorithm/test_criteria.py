@@ -3,14 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import (
-    LARGE,
-    NormCriterion,
-    Outcome,
-    check_sides,
-    sampled,
-    verdict,
-)
+from cflower.algorithm.criteria import LARGE, Outcome, check_sides, sampled, verdict
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError
 from cflower.seeding import generator
 from tests.algorithm.planted import evidence_of, laws

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower.algorithm.criteria import NeverSplit, NormCriterion, Outcome
+from cflower.algorithm.criteria import NeverSplit, Outcome
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.tree import ParameterTree
 from cflower.seeding import generator

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from cflower import PermutationMod
-from cflower.algorithm.criteria import NormCriterion
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import FederationError
 from cflower.messages.client_names import answer
 from cflower.messages.layout import Layout

@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
 from cflower import ClusteredFL
-from cflower.algorithm.criteria import Decision, Evidence, NormCriterion, Outcome, verdict
+from cflower.algorithm.criteria import Decision, Evidence, Outcome, verdict
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.messages.client_names import answer
 from cflower.seeding import generator
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
