@@ -80,13 +80,10 @@ def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
     if value is None and type(None) in kinds:
         return None
-    bounds, options = spec.metadata.get("range", Range({})), spec.metadata.get("options")
     if float in kinds or int in kinds:
-        kind, noun = (Real, "a number") if float in kinds else (Integral, "a whole number")
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-        expected = f"{noun} {bounds}".strip()
-        require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
-        return float(value) if float in kinds else value
+        bounds = spec.metadata.get("range", Range({}))
+        return adapted_number(value, key, bounds, whole=float not in kinds)
+    options = spec.metadata.get("options")
     if bool in kinds:
         require(isinstance(value, bool), wrong(key, value, "true or false"))
     elif str in kinds or options:
@@ -94,6 +91,15 @@ def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     if options and not (spec.metadata["own_code"] and names_own_code(value)):
         check_choice(key, value, options)
     return value
+
+
+def adapted_number(value: Any, key: str, bounds: Range, *, whole: bool) -> int | float:
+    """A finite number in its range, as a float unless it has to be a ``whole`` number."""
+    kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
+    fits = isinstance(value, kind) and not isinstance(value, bool)
+    expected = f"{noun} {bounds}".strip()
+    require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
+    return value if whole else float(value)
 
 
 def wrong(key: str, value: object, expected: str) -> str:

@@ -43,15 +43,19 @@ def is_dense(model: nn.Module) -> bool:
     (True, False)
     """
     layers = layers_of(model)
-    if not layers or type(layers[0]) is not nn.Flatten:
+    if not is_sequence(layers) or any(map(has_hooks, (model, *layers))):
         return False
-    if any(type(x) not in LAYERS for x in layers) or any(map(has_hooks, (model, *layers))):
-        return False
-    flattens = all((x.start_dim, x.end_dim) == (1, -1) for x in layers if type(x) is nn.Flatten)
     weights = [p for x in layers if type(x) is nn.Linear for p in (x.weight, x.bias)]
     whole = all(p is not None and p.requires_grad and not p._backward_hooks for p in weights)
     # Fewer parameters than weights: a layer that occurs twice.
-    return flattens and whole and len(list(model.parameters())) == len(weights) > 0
+    return whole and len(list(model.parameters())) == len(weights) > 0
+
+
+def is_sequence(layers: Sequence[nn.Module]) -> bool:
+    """Whether layers are `LAYERS`, the first of which flattens all but the first dimension."""
+    types, flattening = list(map(type, layers)), [x for x in layers if type(x) is nn.Flatten]
+    flattens = all((x.start_dim, x.end_dim) == (1, -1) for x in flattening)
+    return types[:1] == [nn.Flatten] and {*types} <= {*LAYERS} and flattens
 
 
 def has_hooks(module: nn.Module) -> bool:

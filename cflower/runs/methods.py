@@ -1,5 +1,6 @@
 """Which method serves the clients of a run best: a table, and one sentence of advice."""
 
+from collections.abc import Collection, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -105,18 +106,14 @@ def advice(summary: Summary) -> str:
     metric, methods = summary.leading, methods_of(summary)
     if len(methods) < 2:
         return ""
-    means = [one.mean for one in methods]
-    best = next(one for one in methods if one.mean == metric.best(means))
+    best_mean = metric.best(one.mean for one in methods)
+    best = next(one for one in methods if one.mean == best_mean)
     others = [one for one in methods if one is not best]
     compared = {one.key: compare(best, one, summary, metric) for one in others}
     if all(pair is None or pair.margin is None for pair in compared.values()):
         return UNSURE.format(method=capital(best.words))
     beaten = {key for key, pair in compared.items() if pair and pair.verdict == "worth it"}
-    use = next(
-        one
-        for number, one in enumerate(methods, start=1)
-        if one.key not in beaten and metric.best(means[:number]) == one.mean
-    )
+    use = simplest(methods, beaten, metric)
     sentence = USE.format(method=use.words, needs=use.needs)
     if use is not best:
         gain = difference_in_words(abs(best.mean - use.mean), metric)
@@ -124,6 +121,13 @@ def advice(summary: Summary) -> str:
         return f"{sentence}it is simpler, and {better} may be chance."
     second = next((one for one in others if one.key == "federated"), others[0])
     return f"{sentence}{reason(best, second, compared[second.key], metric)}."
+
+
+def simplest(methods: Sequence[Method], beaten: Collection[str], metric: Metric) -> Method:
+    """The first method that is not beaten and has no worse mean than any before it."""
+    means = [one.mean for one in methods]
+    leading = (one for i, one in enumerate(methods) if metric.best(means[: i + 1]) == one.mean)
+    return next(one for one in leading if one.key not in beaten)
 
 
 def reason(best: Method, other: Method, pair: Paired | None, metric: Metric) -> str:

@@ -75,17 +75,8 @@ class Conditions:
         the ClientApp, splits are final too.
         """
         settings, layout, rules = self.settings, self.layout, self.settings.rules
-        trial_rounds = rules.trial_rounds
-        if not self.alone:
-            log(INFO, NOT_ALONE)
-        if trial_rounds and not self.evaluates:
-            log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
-            trial_rounds = 0
-        if rules.personal and (obstacle := self.personal_obstacle(num_rounds)):
-            log(INFO, "There will be no personal step: %s.", obstacle)
-        adaptive = getattr(rules.optimizer, "rule", None) in ADAPTIVE
-        if adaptive and layout.by_number and tuple(settings.untrained) == UNTRAINED:
-            log(WARNING, BY_NUMBER)
+        self.log_limits(num_rounds)
+        trial_rounds = rules.trial_rounds if self.evaluates and not self.private else 0
         moving = rules.moving and not self.private and not settings.isolated
         # Where clients permute their weights, no array is what its shape shows.
         permuted = any(COMMITMENT in facts for facts in self.roll_call.facts.values())
@@ -97,12 +88,25 @@ class Conditions:
             rules.optimizer,
             settings.weighting,
             layout.as_sent,
-            changes_of(0 if self.private else trial_rounds, moving=moving),
+            changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
             trim=settings.trimmed_share,
             whole=layout.whole if settings.max_influence else None,
             metric=measure_of(settings.leading),
         )
+
+    def log_limits(self, num_rounds: int) -> None:
+        """Log what the settings ask for and the run will not have, and what may go wrong."""
+        settings, rules = self.settings, self.settings.rules
+        if not self.alone:
+            log(INFO, NOT_ALONE)
+        if rules.trial_rounds and not self.evaluates:
+            log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
+        if rules.personal and (obstacle := self.personal_obstacle(num_rounds)):
+            log(INFO, "There will be no personal step: %s.", obstacle)
+        adaptive = getattr(rules.optimizer, "rule", None) in ADAPTIVE
+        if adaptive and self.layout.by_number and tuple(settings.untrained) == UNTRAINED:
+            log(WARNING, BY_NUMBER)
 
     def personal_obstacle(self, num_rounds: int, asked: int = 0) -> str:
         """Why a run of so many rounds has no personal step; empty if it can have one.

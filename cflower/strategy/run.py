@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.state import Ask, CFLState, Role
+from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
@@ -249,21 +249,26 @@ class Run:
         asks = self._asks if asks is None else asks
         before, silent = self.report.decisions, set[str]()
         while asks:
-            free, trains = self.messenger.free - silent, asks[0].task != "evaluate"
-            asks = [ask for ask in asks if ask.client in free]
-            config = self.call.train_config if trains else self.call.evaluate_config
-            replies = self.messenger.exchange(self.messages(asks, config))
-            answers = self.messenger.answers(replies, self.cfl.projection)
-            answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
-            if not trains:
-                leading = self.leading.among([answer.metrics for answer in answers])
-                self.cfl = replace(self.cfl, metric=measure_of(leading))
+            free = self.messenger.free - silent
+            answers = self._answers(asks[0].task, [ask for ask in asks if ask.client in free])
             problems = self.messenger.noted_problems()
             silent |= {c for c, problem in problems.items() if problem.fault is Fault.SILENT}
             self.report.note(problems)
             self.state, decisions, asks = self.cfl.heard(self.state, answers, server_round)
             log_decisions(decision for decision in decisions if decision not in before)
             self.report = replace(self.report, decisions=decisions or before)
+
+    def _answers(self, task: Task, asks: Sequence[Ask]) -> list[Reply]:
+        """The replies to asks of one task. The metric that leads those to evaluations decides."""
+        trains = task != "evaluate"
+        config = self.call.train_config if trains else self.call.evaluate_config
+        replies = self.messenger.exchange(self.messages(asks, config))
+        answers = self.messenger.answers(replies, self.cfl.projection)
+        answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
+        if not trains:
+            leading = self.leading.among([answer.metrics for answer in answers])
+            self.cfl = replace(self.cfl, metric=measure_of(leading))
+        return answers
 
     def close(self) -> None:
         """The personal step and the final evaluation, of all clients that are connected.
