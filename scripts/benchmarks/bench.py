@@ -25,7 +25,7 @@ import typer
 from command import chosen
 from tables import Row, show
 
-from benchmarks import growth, server, simulator
+from benchmarks import growth, pfl_research, server, simulator
 from benchmarks.measure import Figure
 
 MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
@@ -33,6 +33,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "decisions": server.decisions,
     "growth": growth.growth,
     "personal": server.personal,
+    "pfl": pfl_research.against_pfl,
     "rounds": simulator.rounds,
     "start": simulator.beginnings,
     "written": simulator.written,
@@ -62,7 +63,8 @@ def bench(
             known[name] = {"machine": machine(), "figures": [f.as_record() for f in figures]}
             if not quick:
                 out.write_text(json.dumps(known, indent=1) + "\n")
-        show([row_of(figure) for figure in figures], name)
+        if figures:
+            show([row_of(figure) for figure in figures], name)
 
 
 def row_of(figure: Figure) -> Row:

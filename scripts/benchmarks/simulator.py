@@ -41,24 +41,24 @@ ROUNDS = 12
 
 def rounds(quick: bool) -> Iterator[Figure]:
     """A round of `cflower simulate` against the least PyTorch loop that computes the same."""
-    quieten_flower()
-    for name, (clients, share, dataset, goal) in CASES.items():
-        if (quick and clients > 10) or (dataset == str(MNIST) and not MNIST.exists()):
-            continue
-        keys = {
-            **{"model": "mlp", "dataset": dataset, "method": "federated", "personal": False},
-            **{
-                "min-available-nodes": clients,
-                "fraction-train": share,
-                "num-server-rounds": ROUNDS,
-            },
-        }
+    for name, keys, goal in cases(quick):
         ours, theirs = list[float](), list[float]()
         for turn in range(2 if quick else 6):
             one, other = simulated(keys), bare(RunConfig.read(keys))
             if turn:  # the first one decodes the data and does not count
                 ours, theirs = [*ours, one], [*theirs, other]
         yield Figure.of_times(f"a round, mlp, {name}", "the bare loop", ours, theirs, goal)
+
+
+def cases(quick: bool) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Of each of `CASES` its name, the run config of conventional FL, and the ratio asked for."""
+    quieten_flower()
+    for name, (clients, share, dataset, goal) in CASES.items():
+        if (quick and clients > 10) or (dataset == str(MNIST) and not MNIST.exists()):
+            continue
+        keys = {"model": "mlp", "dataset": dataset, "method": "federated", "personal": False}
+        keys |= {"min-available-nodes": clients, "fraction-train": share}
+        yield name, {**keys, "num-server-rounds": ROUNDS}, goal
 
 
 def simulated(keys: Mapping[str, Any]) -> float:
