@@ -5,7 +5,7 @@ from tests.command import script
 
 @pytest.mark.slow
 def test_the_benchmark_still_runs():
-    names = "aggregation,decisions,growth,personal,rounds,start,written"
+    names = "aggregation,decisions,growth,personal,pfl,rounds,start,written"
     printed = script("run.py", "bench", "--quick", "--only", names)
     for figure in (
         "no split",
