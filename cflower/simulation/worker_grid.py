@@ -62,7 +62,7 @@ class WorkerGrid(InlineGrid):
     ) -> None:
         super().__init__(client_app, num_nodes, run_config, run_id)
         processes = started_server(preload)
-        self._folder = TemporaryDirectory(prefix="cflower-")
+        self._folder = TemporaryDirectory(prefix="cflower-", ignore_cleanup_errors=True)
         start = load, run_id, Path(self._folder.name)
         self._workers = [ProcessPoolExecutor(1, processes, _begin, start) for _ in range(workers)]
         self._at_once = FOR_EACH_WORKER if hasattr(client_app, "look_ahead") else 1
@@ -76,10 +76,10 @@ class WorkerGrid(InlineGrid):
         return super().pull_messages(message_ids)
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, each once it has answered the message at hand."""
+        self._folder.cleanup()
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)
-        self._folder.cleanup()
 
     def _deal(self) -> None:
         """Give messages to workers with at most so many in advance, while memory allows."""
@@ -146,13 +146,15 @@ def started_server(preload: Sequence[str]) -> "ForkServerContext":
 
 _app: ClientFunction
 """The ClientApp of a worker process."""
+_folder: Path
+"""The folder of all workers, while the grid is open."""
 
 
 def _begin(load: Callable[[], ClientFunction], run_id: int, folder: Path) -> None:
-    global _app
+    global _app, _folder
     identify(run_id, SERVER_NODE_ID)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent handles Ctrl-C
-    _app = load()
+    _app, _folder = load(), folder
     if share := getattr(_app, "share", None):
         share(folder)
     threadpool_limits(1)  # the cores are taken: more threads would wait for each other
@@ -164,6 +166,8 @@ def _work(handful: Handful) -> dict[str, Done]:
         look_ahead(handful)
     found = {}
     for message, context in handful:
+        if not _folder.exists():  # the run was interrupted
+            break
         reply, error = answered(_app, message, context)
         found[message.metadata.message_id] = reply, context.state, error
     return found

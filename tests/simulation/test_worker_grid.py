@@ -122,6 +122,29 @@ def test_a_worker_gets_its_share_of_a_round_at_once_and_one_folder_with_the_othe
     assert not folder.exists()
 
 
+class Noting(Together):
+    """It leaves a file for each message that it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.noted = folder
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        (self.noted / str(context.node_id)).touch()
+        time.sleep(0.2)
+        return super().__call__(message, context)
+
+
+def test_a_worker_ends_before_it_has_answered_all_that_it_has(tmp_path):
+    app = Noting(tmp_path)
+    with closing(WorkerGrid(app, 8, {}, load=partial(the, app), workers=1)) as grid:
+        messages = [Message(RecordDict(), FIRST_NODE_ID + i, "train") for i in range(8)]
+        grid.push_messages(messages)
+        grid._deal()
+        while not any(tmp_path.iterdir()):
+            time.sleep(0.01)
+    assert len(list(tmp_path.iterdir())) < 8
+
+
 def test_a_node_with_two_messages_has_its_state_of_the_first_for_the_second():
     app = partial(client, -1)
     with closing(WorkerGrid(app, 3, {}, load=partial(the, app), workers=2)) as grid:
