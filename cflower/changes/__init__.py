@@ -3,6 +3,7 @@
 from cflower.algorithm.change import Change
 from cflower.changes.joins import Joins
 from cflower.changes.moves import Moves
+from cflower.changes.new_starts import NewStarts
 from cflower.changes.splits import SplitTrials
 
 
@@ -11,6 +12,7 @@ def changes_of(trial_rounds: int, *, moving: bool) -> tuple[Change, ...]:
 
     Without trials the clients judge nothing.
     """
-    moves = (Moves(judged=trial_rounds > 0),) if moving else ()
-    trials = (SplitTrials(trial_rounds),) if trial_rounds else ()
-    return (*moves, *trials, *((Joins(),) if moves and trials else ()))
+    if not trial_rounds:
+        return (Moves(),) if moving else ()
+    trials = SplitTrials(trial_rounds)
+    return (Moves(), NewStarts(), trials, Joins()) if moving else (trials,)

@@ -19,13 +19,12 @@ from cflower.changes.splits import about_mean, judged, reunited, started_from, v
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
+INTERVAL = 10
+"""Rounds for which an answer is taken to hold."""
 
-@dataclass(frozen=True)
+
 class Joins(Change):
     """Asks about the two nearest leaves now and then, and about all leaves at the end."""
-
-    interval: int = 10
-    """Rounds for which an answer is taken to hold."""
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The joins to judge after this round."""
@@ -36,7 +35,7 @@ class Joins(Change):
                 if trial and len(leaves) > 1 and self._forgotten(tree, name, now):
                     names = tuple(leaf.name for leaf in leaves)
                     yield Join(now, (about_mean(tree, name, leaves, now),), names)
-        elif now % self.interval == 0:
+        elif now % INTERVAL == 0:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             if pair := min(pairs, key=distance, default=None):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
@@ -47,14 +46,14 @@ class Joins(Change):
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
-        turn = now // self.interval
-        changed = any(leaf.born > now - self.interval for leaf in pair)
+        turn = now // INTERVAL
+        changed = any(leaf.born > now - INTERVAL for leaf in pair)
         name = common_ancestor(tree, pair)
         return (changed or turn & (turn - 1) == 0) and self._forgotten(tree, name, now)
 
     def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
         """Whether no split of a cluster, or above it, was judged lately or is on trial."""
-        trials, since = [c.trial for c in tree.path(name) if c.trial], now - self.interval
+        trials, since = [c.trial for c in tree.path(name) if c.trial], now - INTERVAL
         return not tree.on_trial(name) and all(trial.due <= since for trial in trials)
 
 

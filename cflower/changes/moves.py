@@ -3,26 +3,21 @@
 Not in the paper, in which a client never leaves its leaf. A member with changed data sends a longer
 update at once, because its leaf's model has nothing of what it needs now. That is only a suspicion:
 training may go wrong for once. So a suspected member trains the models from which its leaf was
-split, and leaves only if its update of one of them no longer resembles its own branch. Members that
-begin a leaf evaluate the run's first model against their leaf's: a model that learned the opposite
-of what they need may be harder to correct than one that learned nothing.
+split, and leaves only if its update of one of them no longer resembles its own branch.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from cflower.algorithm.change import Answer, Change, Proposal, Question
-from cflower.algorithm.constants import FEW, LONG, RESEMBLES, SIGNIFICANT
+from cflower.algorithm.change import Change
+from cflower.algorithm.constants import FEW, LONG, RESEMBLES
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.placement import Branches
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.steps import stepped
 from cflower.algorithm.tree import ROOT, Cluster, is_below
 from cflower.algorithm.weights import Vector
-from cflower.changes.joins import with_remark
 from cflower.changes.norm_history import NormHistory, updated
-from cflower.changes.splits import started_from
-from cflower.changes.vote import Ballot
 from cflower.ordering import in_order, listed, only, without
 
 Histories = Mapping[str, NormHistory]
@@ -45,12 +40,8 @@ def remembered(state: CFLState, norms: Histories) -> CFLState:
     return replace(state, memory={**state.memory, NAME: norms})
 
 
-@dataclass(frozen=True)
 class Moves(Change):
     """Watches the lengths of updates, and moves the members whose data changed."""
-
-    judged: bool = True
-    """Whether the clients evaluate models: then a new leaf may start from the run's first one."""
 
     def asked(self, state: CFLState, asks: list[Ask]) -> list[Ask]:
         """Members that owe an update that shows their place train a split cluster's model.
@@ -111,41 +102,6 @@ class Moves(Change):
             if not history.place_at and history.leaf != ROOT and may_move(state, client):
                 norms[client] = history._replace(place_at=ROOT)
         return remembered(state, norms)
-
-    def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
-        """New starts of the leaves that members with changed data began in this round."""
-        changed = {move.client for move in state.moves if move.server_round == server_round}
-        changed |= suspects_of(state).keys()
-        for leaf in state.tree.leaves if self.judged else ():
-            if state.first and leaf.born == server_round and {*leaf.members} <= changed:
-                yield NewStart(server_round, (Question(leaf.name, state.first, leaf.members),))
-
-
-@dataclass(frozen=True)
-class NewStart(Proposal):
-    """Does the run's first model serve the members of a new leaf better than their old one?"""
-
-    def concluded(
-        self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
-    ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """The leaf starts with the first model if that serves most of its members better.
-
-        Each by its own examples: such a leaf often has one member. The remark is on the decision
-        about the leaf that they were in.
-        """
-        (question,), (answer,) = self.questions, answers
-        swapped = [Ballot.of(candidate, own) for own, candidate in answer.pairs]
-        better = sum(one.shows(answer.metric, SIGNIFICANT) for one in swapped)
-        if 2 * better <= len(swapped):
-            return state, decisions
-        leaf = state.tree.clusters[question.cluster]
-        tree = started_from(state.tree, [leaf.name], question.model)
-        tree = tree.update(replace(tree.clusters[leaf.name], rounds=0))
-        moved = {m.target: m.origin for m in state.moves if m.server_round == self.server_round}
-        remark = f"{leaf.name} starts from the run's first model, which serves its members better"
-        known = without(state.known, leaf.members)
-        before = moved.get(leaf.name, leaf.parent)
-        return replace(state, tree=tree, known=known), with_remark(decisions, [before], remark)
 
 
 def place_at(state: CFLState, client: str) -> str:
