@@ -8,14 +8,15 @@ from tests.command import PROJECT, in_new_process
 
 PACKAGE = PROJECT / "cflower"
 
-BASE = {"errors", "ordering", "seeding", "settings", "own_code"}
+BASE = {"errors", "metric", "ordering", "seeding", "settings", "own_code"}
 BESIDE = {"auto", "changes", "robust"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
-    "algorithm": {"errors", "ordering", "seeding", "settings"},
+    "metric": {"errors"},
+    "algorithm": {"errors", "metric", "ordering", "seeding", "settings"},
     "auto": {"ordering", "settings", "algorithm"},
     "robust": {"ordering", "algorithm"},
-    "changes": {"ordering", "algorithm", "robust"},
+    "changes": {"metric", "ordering", "algorithm", "robust"},
     "data": BASE,
     "learning": BASE | {"data"},
     "messages": BASE | {"algorithm", "robust"},
@@ -34,7 +35,7 @@ MAY_IMPORT = {
 
 ANY_FRAMEWORK = {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"}
 OUTSIDE = {
-    **dict.fromkeys(("algorithm", *BESIDE), ANY_FRAMEWORK),
+    **dict.fromkeys(("metric", "algorithm", *BESIDE), ANY_FRAMEWORK),
     "messages": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "strategy": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "simulation": {"torch", "torchvision", "datasets", "flwr_datasets"},

@@ -15,17 +15,9 @@ from functools import cached_property
 from itertools import chain, count
 
 from cflower.algorithm.criteria import Decision, Evidence
-from cflower.algorithm.state import (
-    DECIDE,
-    Ask,
-    CFLState,
-    Measure,
-    Pending,
-    Reply,
-    Role,
-    RoundResult,
-)
+from cflower.algorithm.state import DECIDE, Ask, CFLState, Pending, Reply, Role, RoundResult
 from cflower.algorithm.weights import Rounding, Vector, Weights
+from cflower.metric import Metric
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,7 @@ class Answer:
 
     pairs: tuple[tuple[Reply, Reply], ...]
     """Each client's reply for its leaf's model, and for the candidate."""
-    metric: Measure
+    metric: Metric
     """The one that leads."""
 
 
@@ -155,7 +147,7 @@ class Questions(Pending):
         return self.questions[ask.number].model
 
     def answered(
-        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
+        self, state: CFLState, replies: Iterable[Reply], metric: Metric, as_sent: Rounding
     ) -> RoundResult:
         """The end of the round: every proposal is carried out or dropped."""
         by_ask = {reply.ask: reply for reply in replies}

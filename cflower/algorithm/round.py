@@ -25,10 +25,11 @@ from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Measure, Reply, Role, RoundResult
+from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role, RoundResult
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
+from cflower.metric import Metric
 from cflower.ordering import in_order, natural_order, only, without
 
 Weighting = Literal["examples", "uniform"]
@@ -52,7 +53,7 @@ class CFL:
     whole: Mask | None = None
     """Mask of the entries that are not trained and whole numbers, where one client's count for no
     more than another's; None: they are averaged too."""
-    metric: Measure = Measure()
+    metric: Metric = Metric()
     """The metric by which clients compare models, next to their loss."""
     trim: float = 0.0
     """Share of each coordinate's values that is left out of the mean at each end, where weights do

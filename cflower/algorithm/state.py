@@ -16,6 +16,7 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
+from cflower.metric import Metric
 
 NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
@@ -110,23 +111,6 @@ class KnownUpdate(NamedTuple):
         )
 
 
-class Measure(NamedTuple):
-    """A metric by which models are compared."""
-
-    name: str = "accuracy"
-    higher_is_better: bool = True
-    percent: bool = False
-    """Whether it is a share, which is shown in per cent."""
-
-    def show(self, value: float) -> str:
-        """A value as text.
-
-        >>> Measure("accuracy", percent=True).show(0.975), Measure("loss", False).show(0.12345)
-        ('97.5%', '0.1235')
-        """
-        return f"{value:.1%}" if self.percent else f"{value:.4g}"
-
-
 class Move(NamedTuple):
     """A client left its leaf, or reached another one after that."""
 
@@ -176,7 +160,7 @@ class Pending(Protocol):
         return {}
 
     def answered(
-        self, state: "CFLState", replies: Iterable[Reply], metric: "Measure", as_sent: Rounding
+        self, state: "CFLState", replies: Iterable[Reply], metric: Metric, as_sent: Rounding
     ) -> "RoundResult":
         """The state after the replies, with the round's decisions and the next asks."""
 

@@ -31,7 +31,6 @@ from cflower.algorithm.state import (
     DECIDE,
     Ask,
     CFLState,
-    Measure,
     Pending,
     Personal,
     Reply,
@@ -41,6 +40,7 @@ from cflower.algorithm.state import (
 )
 from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Vote, measures_in
+from cflower.metric import Metric
 from cflower.ordering import counted, listed, only, without
 
 KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
@@ -175,7 +175,7 @@ class PersonalStep(Pending):
         return {"trainings": ask.number, "kappas": list(self.leaves[ask.cluster].kappas[1:])}
 
     def answered(
-        self, state: CFLState, replies: Iterable[Reply], metric: Measure, as_sent: Rounding
+        self, state: CFLState, replies: Iterable[Reply], metric: Metric, as_sent: Rounding
     ) -> RoundResult:
         """The next stage; the end after the last one, or if there is nothing left to gain."""
         grouped = defaultdict[str, list[Reply]](list)
@@ -201,14 +201,14 @@ class PersonalStep(Pending):
         return RoundResult(replace(state, pending=None, personal=step.over), ())
 
 
-def any_gain(leaf: Leaf, metric: Measure) -> bool:
+def any_gain(leaf: Leaf, metric: Metric) -> bool:
     """Whether more members are better off by themselves than worse, or one far better."""
     vote = Vote(tuple(gains_of(leaf, metric)[:, 1].tolist())) if leaf.measured else Vote(())
     alone = (ballot(leaf, client, 1, 0).shows(metric, ERROR) for client in leaf.measured)
     return vote.better > vote.worse or any(alone)
 
 
-def gains_of(leaf: Leaf, metric: Measure) -> Matrix:
+def gains_of(leaf: Leaf, metric: Metric) -> Matrix:
     """Each member's gain by each candidate over the leaf's model, shape (m, candidates).
 
     No member decides for the others: no loss counts for more than `MOST` usual gains, and a
@@ -229,7 +229,7 @@ def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
     return Ballot(leaf.name, some[number], some[other], leaf.examples[client])
 
 
-def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) -> Personal:
+def concluded(leaf: Leaf, trainings: int, metric: Metric, as_sent: Rounding) -> Personal:
     """The leaf's choice, and the members that it does not suit."""
     chosen, reason = 0, "no member measured the models"
     if leaf.measured:
@@ -248,7 +248,7 @@ def concluded(leaf: Leaf, trainings: int, metric: Measure, as_sent: Rounding) ->
     )
 
 
-def suited(leaf: Leaf, client: str, chosen: int, metric: Measure) -> int:
+def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
     """The candidate that serves a member: the chosen one, unless another one is far better.
 
     It may be the leaf's model or the member's own; its few examples alone must show it.

@@ -18,8 +18,9 @@ import numpy as np
 
 from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import ERROR, LIKELY, LONG, SIGNIFICANT
-from cflower.algorithm.state import Measure, Reply
+from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
+from cflower.metric import Metric
 from cflower.ordering import counted, without
 from cflower.robust.robust_mean import limited
 
@@ -27,7 +28,7 @@ EXACT = 50
 """Clients up to which the signed-rank test counts all signs; of more the sum is nearly normal."""
 
 
-SOFT_ACCURACY = Measure("soft_accuracy", percent=True)
+SOFT_ACCURACY = Metric("soft_accuracy")
 """The mean probability of the right class. Accuracy moves in steps, and a few confident errors make
 most of a loss: by this measure few examples show far more."""
 
@@ -49,17 +50,17 @@ class Ballot(NamedTuple):
         """The ballot of a client's two replies."""
         return cls(own.ask.cluster, own.metrics, candidate.metrics, own.num_examples)
 
-    def measures(self, measure: Measure) -> bool:
+    def measures(self, measure: Metric) -> bool:
         """Whether the client measured both models by a metric."""
         return measure.name in self.own and measure.name in self.candidate
 
-    def gain(self, measures: Sequence[Measure]) -> float:
+    def gain(self, measures: Sequence[Metric]) -> float:
         """How much better the client's own model is: the sum of its relative gains.
 
         (L_c − L_o) / (|L_c| + |L_o|) of a loss L, so from -1 to 1 for each measure; a measure that
         is missing in one of the two does not count.
 
-        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).gain([Measure("loss", False)])
+        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).gain([Metric("loss", False)])
         0.5
         """
         gain = 0.0
@@ -69,21 +70,21 @@ class Ballot(NamedTuple):
             gain += relative if measure.higher_is_better else -relative
         return gain
 
-    def halves(self, loss: Measure) -> bool:
+    def halves(self, loss: Metric) -> bool:
         """Whether the client's own model has less than 1 / `LONG` of the other one's loss.
 
-        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).halves(Measure("loss", False))
+        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).halves(Metric("loss", False))
         True
         """
         return self.measures(loss) and LONG * self.own[loss.name] < self.candidate[loss.name]
 
-    def shows(self, measure: Measure, level: float) -> bool:
+    def shows(self, measure: Metric, level: float) -> bool:
         """Whether these few examples alone show that the own model serves the client better.
 
         Only by a metric that is a share, such as accuracy: then the examples give the standard
         error of the difference. Its p-value, Student's t, must be below this level.
 
-        >>> Ballot("0.0", {"accuracy": 0.9}, {"accuracy": 0.5}, 40).shows(Measure(), 0.01)
+        >>> Ballot("0.0", {"accuracy": 0.9}, {"accuracy": 0.5}, 40).shows(Metric(), 0.01)
         True
         """
         own, other = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.candidate))
@@ -228,13 +229,13 @@ def verdict_of(answer: Answer) -> Verdict:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
     shown = frozenset(part for part, some in parts.items() if show_gain(some, *measures))
     figures = figures_of(ballots, dict.fromkeys([*measures, *by])) | vote.figures
-    own, other = (by[0].show(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
+    own, other = (by[0].in_words(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
     models = f"{by[0].name} {own} with separate models, {other} with a common one"
     return Verdict(vote, votes, f"{clients} ({models})", figures, shown)
 
 
-def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
+def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
     """The ballots that count, and the measures, the one that leads first."""
     ballots = [*starmap(Ballot.of, answer.pairs)]
     measures = measures_in((ballot.own for ballot in ballots), answer.metric)
@@ -243,19 +244,19 @@ def compared(answer: Answer) -> tuple[list[Ballot], list[Measure]]:
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
 
 
-def deciding(ballots: Sequence[Ballot], measures: Sequence[Measure]) -> Sequence[Measure]:
+def deciding(ballots: Sequence[Ballot], measures: Sequence[Metric]) -> Sequence[Metric]:
     """The measures that a client's gain is the sum of."""
     by_accuracy = any(word.startswith("acc") for word in words_of(measures[0].name))
     soft = 2 * sum(ballot.measures(SOFT_ACCURACY) for ballot in ballots) > len(ballots)
     return [SOFT_ACCURACY] if by_accuracy and soft else measures
 
 
-def vote_of(ballots: Iterable[Ballot], measures: Sequence[Measure]) -> Vote:
+def vote_of(ballots: Iterable[Ballot], measures: Sequence[Metric]) -> Vote:
     """The gains of these clients."""
     return Vote(tuple(ballot.gain(measures) for ballot in ballots))
 
 
-def show_gain(part: Sequence[Ballot], lead: Measure, *losses: Measure) -> bool:
+def show_gain(part: Sequence[Ballot], lead: Metric, *losses: Metric) -> bool:
     """Whether most of these clients gain, and their losses or all their examples show it.
 
     Few examples do not show by the accuracy that a client's data changed, but its loss is many
@@ -271,7 +272,7 @@ def show_gain(part: Sequence[Ballot], lead: Measure, *losses: Measure) -> bool:
     return Ballot(part[0].part, own, candidate, float(sizes.sum())).shows(lead, ERROR)
 
 
-def figures_of(ballots: Iterable[Ballot], measures: Iterable[Measure]) -> dict[str, float]:
+def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[str, float]:
     """The mean of each measure under both models."""
     figures = {}
     for measure in measures:
@@ -282,7 +283,7 @@ def figures_of(ballots: Iterable[Ballot], measures: Iterable[Measure]) -> dict[s
     return figures
 
 
-def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> list[Measure]:
+def measures_in(reported: Iterable[Mapping[str, float]], metric: Metric) -> list[Metric]:
     """The leading metric, and the loss if most clients measure one.
 
     Accuracy on a few examples moves in steps; the loss shows the change between them. No client can
@@ -292,7 +293,7 @@ def measures_in(reported: Iterable[Mapping[str, float]], metric: Measure) -> lis
     counts = without(Counter(chain.from_iterable(every)), [metric.name])
     usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
     losses = [name for name in usual if "loss" in words_of(name)]
-    return [metric, *(Measure(name, higher_is_better=False) for name in losses[:1])]
+    return [metric, *(Metric(name, higher_is_better=False) for name in losses[:1])]
 
 
 def words_of(name: str) -> list[str]:

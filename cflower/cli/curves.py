@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import counted
 from cflower.runs.baselines import difference_in_words
 from cflower.runs.compare import Group, common_metric, differing, heading_of

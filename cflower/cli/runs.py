@@ -72,7 +72,7 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
     """A value of the list; a dash where there is none."""
     value = row[key]
     if key == "mean":
-        from cflower.messages.metrics import Metric
+        from cflower.metric import Metric
 
         value = Metric(str(row["metric"])).in_words(value)
     elif key == "tags":

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
 from cflower.runs.findings import Row, rows_of, weighted

@@ -18,7 +18,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError, RunFolderError
 from cflower.learning.training import evaluate, train
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.runs.record import RunRecord

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ENOUGH_EXAMPLES
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import counted
 from cflower.robust.robust_mean import limited
 from cflower.runs.records import BaselineLine, ClientLine, Fairness

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cflower.errors import ConfigError
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import only, without
 from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
 from cflower.runs.findings import of_all, ways_to_serve

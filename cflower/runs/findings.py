@@ -5,14 +5,8 @@ from typing import Any, NamedTuple, cast
 
 from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
-from cflower.messages.metrics import (
-    ACCURACY,
-    ClientMetrics,
-    Metric,
-    direction_of,
-    leader_among,
-    mean_over_clients,
-)
+from cflower.messages.metrics import ClientMetrics, mean_over_clients
+from cflower.metric import ACCURACY, Metric, direction_of, leader_among
 from cflower.ordering import counted, in_order
 from cflower.runs.baselines import BASELINES, Paired, against, fairness, fairness_in_words
 from cflower.runs.records import BaselineLine, ClientLine, LeadingMetric, Number, Summary

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import counted
 from cflower.runs.baselines import Paired, against, difference_in_words
 from cflower.runs.records import BaselineLine, Metrics, Summary

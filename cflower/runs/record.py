@@ -23,7 +23,7 @@ from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.eight_bits import model_of
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import led_by

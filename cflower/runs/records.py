@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_seri
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 
 FORMAT = 2
 """The version of the format; a folder of another one is refused."""

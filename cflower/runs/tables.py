@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cflower.algorithm.tree import Status
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
 from cflower.runs.records import ClusterLine, Summary

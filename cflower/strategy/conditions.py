@@ -9,12 +9,11 @@ from flwr.supercore import log
 
 from cflower.algorithm.optimizers import ADAPTIVE
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import ADAPT, CFLState, Measure
+from cflower.algorithm.state import ADAPT, CFLState
 from cflower.changes import changes_of
 from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leaves_of
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.layout import UNTRAINED, Layout
-from cflower.messages.metrics import Metric
 from cflower.messages.roll_call import RollCall
 from cflower.strategy.settings import Settings
 
@@ -92,7 +91,7 @@ class Conditions:
             self.affordable_models(FOR_QUESTIONS, num_rounds),
             trim=settings.trimmed_share,
             whole=layout.whole if settings.max_influence else None,
-            metric=measure_of(settings.leading),
+            metric=settings.leading,
         )
 
     def log_limits(self, num_rounds: int) -> None:
@@ -160,11 +159,6 @@ class Conditions:
         clients = self.roll_call.connected
         by_round = 2 * self.settings.fraction_train + self.settings.fraction_evaluate
         return share * (by_round * num_rounds + 1) * clients - clients
-
-
-def measure_of(metric: Metric) -> Measure:
-    """The leading metric as the paired test takes it."""
-    return Measure(metric.name, metric.higher_is_better, metric.share)
 
 
 def affordable_length(length: int, clients: int) -> int:

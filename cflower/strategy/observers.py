@@ -16,7 +16,7 @@ from cflower.errors import CFlowerError, FederationError
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.settings import has_methods, require
 from cflower.strategy.reports import FinalReport, RoundReport
 

@@ -15,7 +15,8 @@ from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
-from cflower.messages.metrics import ClientMetrics, Metric, Metrics, mean_over_clients
+from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients
+from cflower.metric import Metric
 from cflower.ordering import listed, only
 
 

@@ -29,7 +29,7 @@ from cflower.ordering import listed, only
 from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
-from cflower.strategy.conditions import Conditions, affordable_length, measure_of
+from cflower.strategy.conditions import Conditions, affordable_length
 from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -267,7 +267,7 @@ class Run:
         answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
         if not trains:
             leading = self.leading.among([answer.metrics for answer in answers])
-            self.cfl = replace(self.cfl, metric=measure_of(leading))
+            self.cfl = replace(self.cfl, metric=leading)
         return answers
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.auto.criterion import AutoCriterion
 from cflower.messages.layout import UNTRAINED
 from cflower.messages.messenger import MetricsAggregation
-from cflower.messages.metrics import Metric
 from cflower.messages.roll_call import RollCall
+from cflower.metric import Metric
 from cflower.ordering import without
 from cflower.settings import (
     check_factor,

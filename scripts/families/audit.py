@@ -28,11 +28,12 @@ from tables import show, table_of, write_table
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Measure, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ParameterTree, Status
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.criterion import AutoCriterion
 from cflower.changes import changes_of
+from cflower.metric import Metric
 from cflower.seeding import generator
 from families.generated import EVERY, FAMILIES, Federation
 from families.planted import Oracle
@@ -122,7 +123,7 @@ def final(
         changes=changes_of(
             getattr(criterion, "trial_rounds", 0), moving=getattr(criterion, "moving", False)
         ),
-        metric=Measure("loss", higher_is_better=False),
+        metric=Metric("loss", higher_is_better=False),
     )
     m, begin = len(federation.groups), federation.start
     model = Weights(np.zeros(federation.dim) if begin is None else begin, np.zeros(0))

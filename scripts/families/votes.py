@@ -45,15 +45,16 @@ class Vote(NamedTuple):
 def parts_confirmed(votes: Sequence[Vote]) -> dict[str, bool | None]:
     """For each part whether it keeps models of its own; None if it is to be asked again."""
     from cflower.algorithm.change import Answer
-    from cflower.algorithm.state import Ask, Measure, Reply, Role
+    from cflower.algorithm.state import Ask, Reply, Role
     from cflower.changes.vote import verdict_of
+    from cflower.metric import Metric
 
     pairs = []
     for vote in votes:
         ask = Ask("", vote.part, Role.OWN, 1, "evaluate")
         replies = (Reply(ask, vote.num_examples, metrics) for metrics in (vote.own, vote.common))
         pairs.append(tuple(replies))
-    verdict = verdict_of(Answer(tuple(pairs), Measure("accuracy", True, True)))
+    verdict = verdict_of(Answer(tuple(pairs), Metric("accuracy", True, True)))
     losers = verdict.losers if verdict.better else ()
     return {part: False if part in losers else verdict.better for part in verdict.parts}
 

@@ -8,10 +8,11 @@ import pytest
 
 from cflower.algorithm.change import Answer
 from cflower.algorithm.criteria import NeverSplit, Outcome
-from cflower.algorithm.state import Ask, CFLState, Measure, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Status, Trial
 from cflower.changes import changes_of
 from cflower.changes.joins import Joins
+from cflower.metric import Metric
 from tests.algorithm.planted import (
     DIM,
     Federation,
@@ -207,7 +208,7 @@ def votes_on(size, others, *, loss, gain):
             change = -loss if client in first else gain
             own, other = {"accuracy": 0.5}, {"accuracy": 0.5 + change}
             pairs.append((Reply(ask, 36.0, own), Reply(ask, 36.0, other)))
-        answers.append(Answer(tuple(pairs), Measure()))
+        answers.append(Answer(tuple(pairs), Metric()))
     state, _ = join.concluded(CFLState(tree), (), answers)
     return len(state.tree.leaves)
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY
-from cflower.algorithm.state import Ask, Measure, Reply, Role
+from cflower.algorithm.state import Ask, Reply, Role
 from cflower.changes.vote import Ballot, Vote, measures_in, verdict_of
+from cflower.metric import Metric
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
 
-ACCURACY, LOSS = Measure(), Measure("loss", higher_is_better=False)
-PERCENT = Measure("accuracy", percent=True)
+ACCURACY, LOSS = Metric(), Metric("loss", higher_is_better=False)
 gains_of = st.lists(st.integers(1, 9999), min_size=1, max_size=12, unique=True).flatmap(
     lambda sizes: st.tuples(*(st.sampled_from([size / 1e4, -size / 1e4]) for size in sizes))
 )
@@ -96,20 +96,20 @@ def test_one_clients_invented_gain_is_worth_no_more_than_that_of_the_one_with_th
 def test_lies_do_not_undo_a_split_from_which_all_others_gain(liars, gain, lie):
     noise = generator(liars, "gain").uniform(0.5, 1.5, 20 - liars)
     ballots = gaining(*(gain * noise), *[lie] * liars)
-    verdict = voted(ballots, PERCENT)
+    verdict = voted(ballots, ACCURACY)
     assert verdict.better
     # Nor in any vote that the liars repeat with a part of their own, or a loss besides.
     losses = [b._replace(own={**b.own, "loss": 1.0}) for b in ballots]
     losses = [b._replace(candidate={**b.candidate, "loss": 1.0}) for b in losses]
     for i in range(20 - liars, 20):
         losses[i] = losses[i]._replace(own={"accuracy": 0.0, "loss": 1e30})
-    assert voted(losses, PERCENT).better
+    assert voted(losses, ACCURACY).better
 
 
 @pytest.mark.parametrize("liars", [1, 2, 4])
 def test_lies_do_not_confirm_a_split_by_which_all_others_lose(liars):
     noise = generator(liars, "loss").uniform(0.5, 1.5, 20 - liars)
-    verdict = voted(gaining(*(-0.01 * noise), *[0.5] * liars), PERCENT)
+    verdict = voted(gaining(*(-0.01 * noise), *[0.5] * liars), ACCURACY)
     assert verdict.better is False
 
 
@@ -217,7 +217,7 @@ def test_a_gain_is_bounded_whatever_a_client_claims(own, other, loss, common):
 
 
 def test_the_reason_and_the_figures_name_what_was_counted():
-    verdict = voted(gaining(0.1, 0.2, 0.3, 0.1, 0.1, 0.2), PERCENT)
+    verdict = voted(gaining(0.1, 0.2, 0.3, 0.1, 0.1, 0.2), ACCURACY)
     assert verdict.reason == (
         "6 of 6 clients better off, 0 worse "
         "(accuracy 66.7% with separate models, 50.0% with a common one)"
@@ -244,15 +244,15 @@ def soft(own, common, accuracy=(0.5, 0.9), name="accuracy"):
 
 def test_the_probability_of_the_right_class_decides_where_accuracy_leads():
     ballots = [soft(0.6, 0.5) for _ in range(8)]
-    verdict = voted(ballots, PERCENT)
+    verdict = voted(ballots, ACCURACY)
     assert (verdict.better, verdict.vote.better) == (True, 8)
     assert "(soft_accuracy 60.0% with separate models, 50.0% with a common one)" in verdict.reason
     assert verdict.figures["accuracy_common"] == 0.9
     # Neither where another metric leads, nor by the word of a minority.
     other = [soft(0.6, 0.5, name="f1") for _ in range(8)]
-    assert voted(other, Measure("f1", percent=True)).better is False
+    assert voted(other, Metric("f1")).better is False
     few = [*ballots[:4], *[both((0.5, 0.9), (2.0, 1.0)) for _ in range(4)]]
-    assert voted(few, PERCENT).better is False
+    assert voted(few, ACCURACY).better is False
 
 
 @pytest.mark.parametrize("ballots", [[], [one(1.0, 0.0, name="f1")]])
@@ -266,9 +266,9 @@ def test_without_an_evaluation_there_is_no_verdict(ballots):
 def test_a_loss_that_one_client_invents_is_no_measure():
     metrics: list[dict[str, float]] = [{"accuracy": 0.9, "loss": 0.1} for _ in range(3)]
     metrics[0]["a-loss"] = 0.0
-    names = [measure.name for measure in measures_in(metrics, Measure("accuracy"))]
+    names = [measure.name for measure in measures_in(metrics, Metric("accuracy"))]
     assert names == ["accuracy", "loss"]
-    assert measures_in(metrics[:1], Measure("loss", False)) == [LOSS, Measure("a-loss", False)]
+    assert measures_in(metrics[:1], Metric("loss", False)) == [LOSS, Metric("a-loss", False)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Names of metrics of scikit-learn, torchmetrics, Keras and Hugging Face, by direction."""
 
-from cflower.messages.metrics import named
+from cflower.metric import named
 
 LOWER = named("""
 log_loss brier_score_loss hamming_loss hinge_loss zero_one_loss max_error mean_absolute_error

@@ -3,14 +3,8 @@
 import pytest
 
 from cflower.errors import ConfigError
-from cflower.messages.metrics import (
-    ClientMetrics,
-    LeadingMetric,
-    Metric,
-    direction_of,
-    mean_over_clients,
-    plausible,
-)
+from cflower.messages.metrics import ClientMetrics, LeadingMetric, mean_over_clients, plausible
+from cflower.metric import Metric, direction_of
 from tests.messages.metric_names import HIGHER, LOWER, UNKNOWN
 
 

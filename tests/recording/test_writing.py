@@ -13,7 +13,7 @@ import pytest
 
 from cflower import ClusteredFL, Recorder
 from cflower.errors import ConfigError, RunFolderError
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.recording import recorder as recorder_module
 from cflower.runs import writing
 from cflower.runs.checkpoint import Checkpoints

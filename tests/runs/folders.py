@@ -17,8 +17,9 @@ from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import ParameterTree
 from cflower.config import RunConfig
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import ClientMetrics, Metric
+from cflower.messages.metrics import ClientMetrics
 from cflower.messages.roll_call import RollCall
+from cflower.metric import Metric
 from cflower.runs.baselines import OWN_METHODS
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cflower.errors import RunFolderError
-from cflower.messages.metrics import Metric
+from cflower.metric import Metric
 from cflower.runs.baselines import against
 from cflower.runs.findings import finding, personal_steps, ways_to_serve
 from cflower.runs.record import RunRecord
