@@ -1,16 +1,13 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
-from cflower.algorithm.constants import MOST
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
@@ -26,35 +23,19 @@ from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order, line, listed, only, without
-from cflower.robust.robust_mean import limited
+from cflower.ordering import line, only, without
 
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 KINDS = {"train": "train", "evaluate": "evaluate", "adapt": ADAPT_MESSAGE}
 """The type of a message with one model, by the task of its ask."""
-REPORTED = 0.5
-"""A client that counts for less than this fraction of its claim is logged."""
-FAR_LESS, LASTING = 0.03, 10
-"""Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
-own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
-LOWERED = (
-    "The updates or numbers of examples of {clients} are larger than usual in their cluster, where "
-    "no client counts for more than %g usual ones: they keep {cause} of their weight in the mean. "
-    "That is usual for a group until it gets a model of its own. If it lasts and these clients are "
-    "honest, raise max-influence."
-)
 WITHOUT = "The %s goes on without {clients}: the reply {cause}."
 NOT_MEASURED = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
     "data."
 )
 IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
-HEAVY = (
-    "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
-    "examples are far above the median."
-)
 
 
 class Sent(NamedTuple):
@@ -92,8 +73,6 @@ class ClientMessenger:
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
-    _lowered_for: Counter[str] = field(default_factory=Counter)
-    _lasting_logged: bool = False
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
@@ -314,28 +293,3 @@ class ClientMessenger:
         self.problems.setdefault(client, Problem(problem, fault))
         sentence = WITHOUT % ("evaluation" if task == "evaluate" else "round")
         self.grouped.note(WARNING, sentence, client, problem)
-
-    def log_lowered(
-        self, lowered: Mapping[str, float], clients: Collection[str], most: float
-    ) -> None:
-        """Warn of clients that count for far less than their claim, or for less for long.
-
-        Of the latter only the first ones are named: the sentence explains the others.
-        """
-        less = {client for client, share in lowered.items() if share < REPORTED}
-        for client in clients:
-            self._lowered_for[client] = self._lowered_for[client] + 1 if client in less else 0
-        odd = {client for client in less if lowered[client] < FAR_LESS}
-        if not self._lasting_logged:
-            odd |= {client for client in less if self._lowered_for[client] >= LASTING}
-        for client in odd:
-            self.grouped.note(WARNING, LOWERED % most, client, f"{lowered[client]:.2g}")
-        self._lasting_logged = self._lasting_logged or bool(odd)
-        self.grouped.flush()
-
-    def log_limited_examples(self, measured: Mapping[str, ClientMetrics]) -> None:
-        """Log the clients with numbers of examples that are limited in a mean of metrics."""
-        claimed = [one.num_examples for one in measured.values()]
-        limits = zip(measured, claimed, limited(claimed), strict=True)
-        if heavy := [name for name, examples, limit in limits if limit < REPORTED * examples]:
-            log(WARNING, HEAVY, listed(in_order(heavy)), MOST)

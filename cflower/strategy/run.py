@@ -37,6 +37,7 @@ from cflower.strategy.results import CentralEvaluation, central_mean
 from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import Settings, plain
+from cflower.strategy.weight_log import WeightLog, log_limited_examples
 from cflower.strategy.wrappers import Wrapper, refuse_unfit_wrappers
 
 PATIENT = 300.0
@@ -110,7 +111,7 @@ class Run:
         known = self.roll_call, self.layout, before.failures
         older = has_client_fn(app_of(call.grid))
         self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
-        self.wrapper = Wrapper()
+        self.wrapper, self.weight_log = Wrapper(), WeightLog()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
         self.over = False
@@ -207,7 +208,7 @@ class Run:
             before, report.noted(usable), server_round, absent, last=last
         )
         self.report, self._aggregated = replace(report, decisions=decisions), server_round
-        messenger.log_lowered(report.lowered, report.measured, settings.max_influence)
+        self.weight_log.lowered(report.lowered, report.measured, settings.max_influence)
         self.wrapper.warn_not_clipped(self.state, server_round)
         report.close(messenger, settings.exclude_after)
         log_decisions(decisions)
@@ -296,7 +297,7 @@ class Run:
             metric=self.leading.among([one.leaf.scalars for one in report.clients.values()]),
             judged=bool(decided) or self.settings.selection != "leaf",
         )
-        self.messenger.log_limited_examples(report.served)
+        log_limited_examples(report.served)
         log_unable(report)
         aggregation = self.settings.evaluate_metrics_aggr_fn
         if metrics := self.messenger.mean(report.by_clusters, aggregation):

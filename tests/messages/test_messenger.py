@@ -6,22 +6,9 @@ import numpy as np
 
 from cflower.messages.failures import FailureRecord, Fault
 from cflower.messages.layout import Layout
-from cflower.messages.messenger import LASTING, ClientMessenger
+from cflower.messages.messenger import ClientMessenger
 from cflower.messages.roll_call import RollCall
 from tests.messages.scripted_grid import ScriptedGrid
-
-
-def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplog):
-    caplog.set_level(logging.INFO, "flwr")
-    messenger = new_messenger()
-    clients = ["a", "b", "c"]
-    for _ in range(LASTING):
-        messenger.log_lowered({"a": 0.4}, clients, 3.0)
-    for _ in range(LASTING):
-        messenger.log_lowered({"b": 0.4}, clients, 3.0)
-    messenger.log_lowered({"c": 0.01}, clients, 3.0)
-    named = [r.getMessage().partition(" are larger")[0] for r in caplog.records]
-    assert named == [f"The updates or numbers of examples of client {name}" for name in "ac"]
 
 
 def new_messenger() -> ClientMessenger:
