@@ -54,7 +54,7 @@ def parts_confirmed(votes: Sequence[Vote]) -> dict[str, bool | None]:
         ask = Ask("", vote.part, Role.OWN, 1, "evaluate")
         replies = (Reply(ask, vote.num_examples, metrics) for metrics in (vote.own, vote.common))
         pairs.append(tuple(replies))
-    verdict = verdict_of(Answer(tuple(pairs), Metric("accuracy", True, True)))
+    verdict = verdict_of(Answer(tuple(pairs), Metric()))
     losers = verdict.losers if verdict.better else ()
     return {part: False if part in losers else verdict.better for part in verdict.parts}
 
