@@ -258,13 +258,21 @@ def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
 
 
 def chosen_by_all(gains: Matrix) -> tuple[int, str]:
-    """The candidate that serves all members best, 0 unless the gain is significant; and why."""
-    chosen = int(gains.sum(axis=0).argmax())
-    others = choices_of_others(gains)
+    """The candidate that serves all members best, 0 unless the gain is significant; and why.
+
+    >>> chosen_by_all(np.array([[0, 0.2]] * 3 + [[0, -0.9]] * 2))[1]
+    'models of their own serve 3 of 5 members better, 2 worse, and these lose more'
+    """
+    chosen, others = int(gains.sum(axis=0).argmax()), choices_of_others(gains)
+    losing = not others.any()
+    if losing:  # nobody's voice is about the leaf's model itself, but about the best of the others
+        chosen, others = 0, others + 1 + gains[:, 1:].sum(axis=0).argmax()
     vote = Vote(tuple(gains[np.arange(len(gains)), others].tolist()))
     members = counted(len(gains), "member")
     reason = f"models of their own serve {vote.better} of {members} better, {vote.worse} worse"
-    if vote.better > vote.worse and not vote.significant:
+    if vote.better > vote.worse and losing:
+        reason += ", and these lose more"
+    elif vote.better > vote.worse and not vote.significant:
         reason += ", which may be chance"
     return (chosen if vote.significant else 0), reason
 
