@@ -21,7 +21,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
 from cflower.own_code import names_own_code, own_object
 from cflower.privacy.agreement import ask_first_model, seed_check
-from cflower.recording.progress import RoundProgress, Say
+from cflower.recording.progress import RoundProgress, Say, print_while_read
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
 from cflower.runs.baselines import BASELINES, OWN_METHODS
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     """One run, from its config to its folder."""
     inline = isinstance(grid, InlineGrid)
     try:
-        run(grid, context, say=print if inline else None)
+        run(grid, context, say=print_while_read if inline else None)
     except CFlowerError:
         if not inline:
             # Flower prints what a ServerApp raises with its traceback, which a user does not need:

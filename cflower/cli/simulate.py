@@ -73,6 +73,8 @@ def simulate_own(
     app: Path | None, given: dict[str, Any], clients: int | None, workers: int | None
 ) -> None:
     """Run cflower's own app, with its progress on standard output."""
+    from cflower.recording.progress import print_while_read
+
     run = runnable(app, config_to_resume(given) | given, clients, workers)
 
     def server(grid: "Grid", context: "Context") -> None:
@@ -82,7 +84,8 @@ def simulate_own(
             print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
-            print(f"Next: cflower report {name_of(folder)} --open (or explain, export, assign)")
+            name = name_of(folder)
+            print_while_read(f"Next: cflower report {name} --open (or explain, export, assign)")
 
     run.simulate(server)
 

@@ -1,5 +1,7 @@
 """Progress of a run in lines of text."""
 
+import os
+import sys
 from collections.abc import Callable
 from logging import INFO
 from shutil import get_terminal_size
@@ -17,6 +19,14 @@ from cflower.strategy.reports import RoundReport
 STEPS = 3
 """Lines of a run among several."""
 Say = Callable[[str], None]
+
+
+def print_while_read(text: str) -> None:
+    """Print a text; once nobody reads standard output (`| head`), a run goes on without it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # as Python's manual has it, in its note on SIGPIPE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_to_log(text: str) -> None:

@@ -10,7 +10,7 @@ import cflower as package
 from cflower.config import RunConfig
 from cflower.recording.progress import RoundProgress
 from cflower.runs.records import Config
-from tests.command import cflower, error_of, output_of, simulated
+from tests.command import cflower, error_of, output_of, simulated, started_simulation
 from tests.run_content import content_of
 
 QUICK = (
@@ -25,6 +25,18 @@ def quick(tmp_path_factory):
     printed = output_of("simulate", "-c", QUICK, "--out", out)
     (run,) = out.iterdir()
     return run, printed
+
+
+@pytest.mark.slow
+def test_a_run_whose_output_nobody_reads_any_more_is_recorded_whole(quick, tmp_path):
+    process = started_simulation(tmp_path, QUICK)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(300) == 0
+    (run,) = tmp_path.iterdir()
+    assert (run / "report.html").exists()
+    assert content_of(run) == content_of(quick[0])
 
 
 def test_simulate_prints_rounds_tree_table_and_folder(quick):
