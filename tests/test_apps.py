@@ -94,7 +94,7 @@ def test_the_figures_of_evaluate_fn_are_in_log_folder_and_report(tmp_path, caplo
     assert caplog.text.count("Global evaluation") == ROUNDS + 1
     assert "MetricRecord: {'accuracy': 0.5" in caplog.text
     assert recorder.summary["central"] == {"accuracy": 0.5, "loss": 0.25}
-    assert '"central": {"accuracy": 0.5' in (recorder.path / "rounds.jsonl").read_text()
+    assert '"central":{"accuracy":0.5' in (recorder.path / "rounds.jsonl").read_text()
     shown = " ".join(output_of("show", recorder.path).split())
     assert "central evaluation (evaluate_fn), mean accuracy over the clusters: 50.0%" in shown
     assert "mean accuracy over the clusters" in (recorder.path / "report.html").read_text()

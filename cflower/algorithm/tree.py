@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.weights import Vector, Weights
-from cflower.ordering import in_order, without
+from cflower.ordering import in_order, only, without
 
 ROOT = "0"
 Selection = Literal["leaf", "best", "ensemble"]
@@ -152,6 +152,11 @@ class ParameterTree:
     @cached_property
     def _leaf_of(self) -> dict[str, Cluster]:
         return {client: leaf for leaf in self.leaves for client in leaf.members}
+
+    def among(self, clients: Iterable[str], name: str) -> tuple[str, ...]:
+        """Those of some clients that are members of the named cluster, in natural order."""
+        leaves = only(self._leaf_of, clients)
+        return in_order(client for client, leaf in leaves.items() if is_below(leaf.name, name))
 
     def training_cluster(self, client: str) -> Cluster:
         """The cluster that the client trains: where it is unassigned, else its leaf."""

@@ -16,11 +16,11 @@ from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ROOT
+from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.eight_bits import difference_of
-from cflower.ordering import in_order, listed, only
+from cflower.ordering import in_order, listed, only, without
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
 from cflower.recording.serialization import (
@@ -57,7 +57,7 @@ from cflower.runs.records import (
 from cflower.runs.report import write_report
 from cflower.runs.run_files import find_run, read_lines, read_record
 from cflower.runs.tables import as_text, run_view
-from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, replace_file
+from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, make_last, replace_file
 from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -67,8 +67,9 @@ TIMES = 40
 """How many times as long as the state took to write the run goes on before it is written again:
 then it takes at most a fortieth of the time."""
 MANY = 1000
-"""Clients from which on the summary is one line (Python takes ten times as long to indent it), and
-only the similarity matrix of a split is kept (each has four megabytes and more)."""
+"""Clients from which on the summary is one line and written with the checkpoints only, a line of
+``rounds.jsonl`` has the members of its cluster only where they changed, and only the similarity
+matrix of a split is kept (of 1,000 clients it has four megabytes)."""
 
 
 BROKEN_OFF = (
@@ -155,7 +156,8 @@ class Recorder(Observer):
         number = randbelow(10**6) if run_id is None else run_id
         self.path = find_run(output, resume) if resume else output / new_run_id(number)
         # As JSON has it, and a resumed run reads it: tuples as lists, paths and the like as texts.
-        self.config = json.loads(json.dumps(dict(config or {}), default=str))
+        text = json.dumps(dict(config or {}), default=str, ensure_ascii=False)
+        self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
         labels = {"app": app or app_name(), "name": name or ""}
         self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
@@ -168,6 +170,8 @@ class Recorder(Observer):
         self._unsaved: RoundReport | None = None
         self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
+        self._not_lasting = set[Path]()
+        self._members: dict[str, list[str]] = {}
         self._splits: list[SplitLine] = []
         self._clients: dict[str, dict[str, Any]] = {}
         self._last: Line | None = None
@@ -210,23 +214,24 @@ class Recorder(Observer):
         """Write what one round adds; if that fails, the next round tries to write both."""
         self._unsaved = report
         with self._writing():
-            self._metric = report.metric
+            self._metric, many = report.metric, len(report.state.tree.clients) >= MANY
             for decision in report.decisions:
                 line = round_line(report, decision)
-                self._unwritten[File.ROUNDS] += json_line(line.model_dump())
+                known = many and self._members.get(line.cluster) == line.members
+                self._unwritten[File.ROUNDS] += line.as_json(exclude=["members"] * known)
                 self._note(line)
-                is_split = decision.outcome is Outcome.SPLIT
-                if decision.clients and (is_split or len(decision.clients) < MANY):
+                if decision.clients and (decision.outcome is Outcome.SPLIT or not many):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
                 write = append_lines if name == File.ROUNDS else replace_file
-                write(self.path / name, content)
+                write(self.path / name, content, lasting=False)
+                self._not_lasting.add(self.path / name)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
             last = report.server_round == report.num_rounds
             if last or self._is_due(report) or shape_of(report.state) != self._shape:
                 self._save_state()
-            elif len(report.state.tree.clients) < MANY:
+            elif not many:
                 self._write_summary(report.server_round, report, lasting=False)
 
     def _is_due(self, report: RoundReport) -> bool:
@@ -239,6 +244,8 @@ class Recorder(Observer):
         if self._unsaved is None:
             return
         began, report = time.monotonic(), self._unsaved
+        make_last(self._not_lasting)
+        self._not_lasting.clear()
         self._write(tree_record(report.state))
         self._write_summary(report.server_round, report)
         self._checkpoints.save(
@@ -271,8 +278,10 @@ class Recorder(Observer):
                 with self._writing():
                     self._write_models(report.state)
                     summary = self._write_summary(report.num_rounds, report)
+                    self._checkpoints.close()
+                written = self._write_report()
                 self.say(as_text(run_view(summary, tree_record(report.state).clusters)))
-                self.say(self._write_report())
+                self.say(written)
             elif self._summary and self._labels["app"] != "cflower":
                 rounds, name = self._summary.rounds, self.path.name
                 self.say(BROKEN_OFF.format(path=self.path, rounds=rounds, name=name))
@@ -330,7 +339,7 @@ class Recorder(Observer):
             )
         if planned == last and self.baselines is None:
             self.baselines = read_record(self.path, Summary).baselines
-        self.say(f"Going on after round {last}.")
+        self.say(self._how_to_go_on(last, planned))
         self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():
@@ -341,14 +350,28 @@ class Recorder(Observer):
             self._note(line)
         return checkpoint
 
+    def _how_to_go_on(self, last: int, planned: int) -> str:
+        if last != planned:
+            return f"Going on after round {last}."
+        if not read_record(self.path, Summary).finished:
+            return f"Going on after round {last}, the last one: the end of the run is left to do."
+        return (
+            f"The run has finished all {last} rounds: only its end, with the final evaluation, is "
+            "repeated. To train further, resume it with more rounds, such as "
+            f"num-server-rounds={2 * last}."
+        )
+
     def _note(self, line: Line) -> None:
         """Add what one line of ``rounds.jsonl`` contributes to the summary."""
+        self._members[line.cluster] = line.members
         for client, metrics in line.clients.items():
             self._clients.setdefault(client, {}).update(metrics)
         note_split(self._splits, line)
         self._last = line
         if line.decision not in TRIAL_STATUS:
-            self._left_out |= dict.fromkeys(line.members, "") | line.left_out
+            if self._left_out:
+                self._left_out = without(self._left_out, line.members)
+            self._left_out |= line.left_out
         if line.cluster == ROOT:
             self._root = line
 
@@ -389,6 +412,7 @@ class Recorder(Observer):
         if isinstance(report, FinalReport):
             # If nobody evaluated at the end, the figures of earlier rounds are shown.
             result, clients = final_result(report), served_lines(report) or clients
+        result["clients"] = client_lines(tree, clients)
         self._summary = Summary(
             run_id=self.path.name,
             rounds=num_rounds,
@@ -397,14 +421,10 @@ class Recorder(Observer):
             clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
             splits=split_lines(self._splits, tree),
             not_split=why_not_split(tree, self._root),
-            left_out={client: why for client, why in self._left_out.items() if why},
+            left_out=only(self._left_out, in_order(self._left_out)),
             moves=list(map(MoveLine.of, report.state.moves)),
             common_rounds=tree.root.rounds,
             central=self._last.central if self._last else {},
-            clients={
-                name: ClientLine(**{"cluster": tree.leaf_of(name).name, **clients.get(name, {})})
-                for name in tree.clients
-            },
             baselines=self.baselines,
             bytes=self.num_bytes,
             problems=only(failures.problems, in_order(failures.problems)),
@@ -417,7 +437,7 @@ class Recorder(Observer):
 
     def _write(self, record: FileRecord, *, indent: int | None = 1, lasting: bool = True) -> bytes:
         """Write a record into its file and return the bytes."""
-        written = json_line(record.model_dump(), indent)
+        written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written
 
@@ -429,8 +449,16 @@ def shape_of(state: CFLState) -> object:
     return clusters, dict(tree.unassigned)
 
 
-def json_line(content: Any, indent: int | None = None) -> bytes:
-    return (json.dumps(content, indent=indent) + "\n").encode()
+def client_lines(
+    tree: ParameterTree, known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, ClientLine | dict[str, Any]]:
+    """The entries of ``clients`` in the summary; those without figures share one for each leaf."""
+    blank = {leaf.name: ClientLine(cluster=leaf.name) for leaf in tree.leaves}
+    leaf = {client: tree.leaf_of(client).name for client in tree.clients}
+    return {
+        client: {"cluster": name, **known[client]} if client in known else blank[name]
+        for client, name in leaf.items()
+    }
 
 
 def similarity_file(decision: Decision) -> tuple[str, bytes]:

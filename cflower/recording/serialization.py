@@ -42,6 +42,7 @@ START = "leaf"
 """The model from which members train in a personal step."""
 MODELS = ("models", "general", "personal")
 """The folders of models: of clusters, of the leaves' means above judged splits, and of clients."""
+RESERVED = frozenset(ClientLine.model_fields)
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
@@ -51,14 +52,14 @@ def round_line(report: RoundReport, decision: Decision) -> Line:
     The metrics, problems and moves of a client are in the line of its leaf, not in the one about a
     split on trial.
     """
-    cluster = decision.cluster
-    members = report.trained.clusters[cluster].members
+    cluster, tree = decision.cluster, report.trained
+    trained = [client for client, on in report.trained_on.items() if on == cluster]
     is_leaf = decision.outcome not in TRIAL_STATUS
     return Line.of(
         decision,
         round=report.server_round,
-        members=members,
-        heard=[client for client in members if report.trained_on.get(client) == cluster],
+        members=tree.clusters[cluster].members,
+        heard=tree.among(trained, cluster),
         decision=decision.outcome.value,
         metrics=scalars(report.metrics(cluster)),
         central=scalars(report.central),
@@ -70,9 +71,8 @@ def round_line(report: RoundReport, decision: Decision) -> Line:
 def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
     """The fields of a leaf's line that are about single members."""
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
-    # Of ten thousand members a hundred may have replied.
     present = set().union(report.measured, report.problems, report.late, outstanding)
-    own = [name for name in report.trained.clusters[cluster].members if name in present]
+    own = report.trained.among(present, cluster)
     now = [move for move in report.state.moves if move.server_round == report.server_round]
     return {
         "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
@@ -187,9 +187,10 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> ServedB
     best = result.best_cluster if report.selection == "best" else None
     cluster = tree.clusters[best or result.cluster]
     if report.selection == "ensemble" and result.ensemble:
-        return ServedBy(model="ensemble", cluster=cluster.name, file=None)
-    kind = "leaf" if cluster.is_leaf else "above"
-    return ServedBy(model=kind, cluster=cluster.name, file=file_of(cluster))
+        kind, file = "ensemble", None
+    else:
+        kind, file = "leaf" if cluster.is_leaf else "above", file_of(cluster)
+    return ServedBy(model=kind, cluster=cluster.name, share=0.0, start=None, file=file)
 
 
 def file_of(cluster: Cluster) -> str:
@@ -260,7 +261,7 @@ def numbers(measured: ClientMetrics) -> dict[str, float]:
     >>> numbers(ClientMetrics({"loss": 0.5, "recall": [0.1, 0.2], "cluster": 7}, 1))
     {'loss': 0.5}
     """
-    return without(measured.scalars, ClientLine.model_fields)
+    return without(measured.scalars, RESERVED)
 
 
 def scalars(metrics: Mapping[str, Any]) -> Figures:

@@ -7,7 +7,7 @@ run, too, as they were then: of ``rounds.jsonl``, ``config.json`` and the simila
 are already in an earlier file are referred to there: of ten thousand clients a round may sample a
 hundred. The last two checkpoints are kept, and the earlier files that they refer to. These two
 share no file, so that a damaged one makes only one of them unusable: each refers to files of every
-other checkpoint.
+other checkpoint. A run that is over keeps only the last one if its checkpoints are large.
 """
 
 import hashlib
@@ -37,6 +37,8 @@ from cflower.strategy.observers import Checkpoint
 
 FORMAT = "cflower-checkpoint-10"
 KEPT = 2
+LARGE = 50_000_000
+"""Bytes of checkpoints above which a run that is over keeps only the last one."""
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
     for record in (
@@ -126,6 +128,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._last = ""
         self._used: deque[Mapping[str, Place]] = deque([{}, {}], maxlen=KEPT)
         self._digests: Mapping[Any, tuple[Any, str]] = {}
         self._others: dict[str, tuple[int, Any]] = {}
@@ -154,6 +157,7 @@ class Checkpoints:
         # The checksum comes last: without it the file does not count.
         checksum = hashlib.sha256(header).hexdigest()
         replace_file(self._folder / f"{name}.sha256", checksum.encode())
+        self._last = name
         self._used.append(pack.used)
         self._digests = pack.digests
         checksums = sorted(self._folder.glob("*.sha256"))
@@ -162,6 +166,16 @@ class Checkpoints:
         arrays = [path for path in self._folder.glob("*.safetensors") if path.stem not in needed]
         for old in (*checksums[:-KEPT], *arrays):
             old.unlink()
+
+    def close(self) -> None:
+        """Of large checkpoints keep only the last one, and the files that it refers to."""
+        files = [*self._folder.iterdir()]
+        if sum(path.stat().st_size for path in files) <= LARGE:
+            return
+        needed = {self._last, *(place.file for place in self._used[-1].values())}
+        for path in files:
+            if path.stem not in needed or (path.suffix == ".sha256" and path.stem != self._last):
+                path.unlink()
 
     def newest(self, warn: Callable[[str], None], *, whole_run: bool = False) -> Checkpoint:
         """The newest checkpoint that is not damaged, or a `RunFolderError` if there is none.
@@ -184,6 +198,7 @@ class Checkpoints:
                 problem = first_line(error)
                 warn(f"The checkpoint {path} cannot be read: {problem}.")
             else:
+                self._last = path.stem
                 self._used.append(arrays.used)
                 return checkpoint
         raise RunFolderError(

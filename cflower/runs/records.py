@@ -3,12 +3,13 @@
 A field without a default must be in its file. docs/reference/run-folder.md describes all fields.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from functools import cache
 from operator import not_
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
@@ -41,8 +42,13 @@ class File(StrEnum):
     CHECKPOINTS = "checkpoints"
 
 
-class Record(BaseModel, defer_build=True):
+class Record(BaseModel, defer_build=True, ser_json_inf_nan="constants"):
     """A JSON object of the run folder, checked where it is made and where it is read."""
+
+    def as_json(self, indent: int | None = None, exclude: Collection[str] = ()) -> bytes:
+        """The record as JSON text that ends its line."""
+        text = self.model_dump_json(indent=indent, exclude={*exclude}, ensure_ascii=True)
+        return f"{text}\n".encode()
 
     @classmethod
     def of(cls, source: object, **fields: Any) -> Self:
@@ -90,7 +96,8 @@ class Line(Record):
 
     round: int
     cluster: str
-    members: list[str]
+    members: list[str] = []
+    """Not in the file where they are those of the line before about this cluster."""
     heard: list[str]
     mean_norm: Number
     max_norm: Number
@@ -132,13 +139,9 @@ class ServedBy(Record):
 
 
 class Measured(Record, extra="allow"):
-    """A record with metrics as further fields; a field of which nothing is known is not written."""
+    """A record with metrics as further fields."""
 
     __pydantic_extra__: dict[str, Number | None] = Field(init=False)
-
-    @model_serializer(mode="wrap")
-    def _known(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in write(self).items() if key in self.model_fields_set}
 
     @property
     def figures(self) -> dict[str, Number | None]:
@@ -156,7 +159,7 @@ class ClientLine(Measured):
     trainings: int = 0
     evaluations: int = 0
     best_cluster: str | None = None
-    levels: dict[str, Number | None] = {}
+    levels: dict[str, Number | None] = Field(default_factory=dict)  # `{}` is copied for each client
     served_by: ServedBy | None = None
 
     @property
@@ -211,6 +214,18 @@ class LeadingMetric(Record):
     higher_is_better: bool
 
 
+@cache
+def known_lines(kind: type[Measured]) -> TypeAdapter[Any]:
+    """Writes records by name, each without fields of which nothing is known."""
+    lines: Any = dict[str, kind | None] | None  # type: ignore[valid-type]
+    return TypeAdapter(lines)
+
+
+def write_known(kind: type[Measured]) -> PlainSerializer:
+    """As `known_lines`, for a field of a record."""
+    return PlainSerializer(lambda lines: known_lines(kind).dump_python(lines, exclude_unset=True))
+
+
 class Summary(FileRecord):
     FILE: ClassVar = File.SUMMARY
 
@@ -227,14 +242,14 @@ class Summary(FileRecord):
     left_out: dict[str, str] = {}
     moves: list[MoveLine] = []
     common_rounds: int = 0
-    clients: dict[str, ClientLine]
+    clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
     metrics: Metrics = {}
     fairness: dict[str, Fairness] = {}
     personal: dict[str, PersonalLine] = {}
     central: Metrics = {}
     groups: dict[str, Any] | None = None
     adjusted_rand_index: Number | None = None
-    baselines: dict[str, BaselineLine | None] | None = None
+    baselines: Annotated[dict[str, BaselineLine | None] | None, write_known(BaselineLine)] = None
     bytes: int | None = None
     """Of the arrays that the run sent, where `cflower try` counted them."""
     problems: dict[str, int] = {}

@@ -95,8 +95,16 @@ def read_lines(path: Path) -> tuple[Line, ...]:
     """The lines of ``rounds.jsonl`` so far, without a last one that is still being written."""
     if not path.is_file():
         return ()
-    lines = read_text(path).rpartition("\n")[0].splitlines()
-    return tuple(record_in(text, Line, f"Line {i} of {path}") for i, text in enumerate(lines, 1))
+    lines, members = list[Line](), dict[str, list[str]]()
+    for number, text in enumerate(read_text(path).rpartition("\n")[0].splitlines(), start=1):
+        line = record_in(text, Line, f"Line {number} of {path}")
+        if "members" not in line.model_fields_set:
+            if line.cluster not in members:
+                raise RunFolderError(f"Line {number} of {path} is damaged: it has no members.")
+            line.members = members[line.cluster]
+        members[line.cluster] = line.members
+        lines.append(line)
+    return tuple(lines)
 
 
 def read_text(path: Path) -> str:

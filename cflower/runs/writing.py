@@ -1,6 +1,7 @@
 """Writing into a run folder: all or nothing, never through a link, under a lock."""
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -19,11 +20,9 @@ def no_link(path: str, flags: int) -> int:
 
 def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
     """Replace a file as a whole by bytes and arrays; with ``lasting``, it survives a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
     try:
-        with open(temporary, "xb", opener=no_link) as file:
+        with new_file(temporary) as file:
             for content in contents:
                 file.write(content)
             file.flush()
@@ -38,6 +37,26 @@ def replace_file(path: Path, *contents: Any, lasting: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def new_file(path: Path) -> IO[bytes]:
+    """Open a new file for writing, in place of one that was left there."""
+    try:
+        return open(path, "xb", opener=no_link)
+    except FileExistsError:
+        path.unlink()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "xb", opener=no_link)
+
+
+def make_last(paths: Collection[Path]) -> None:
+    """Make files that were written without waiting for the disk survive a power cut."""
+    for path in paths:
+        with open(path, "r+b", buffering=0, opener=no_link) as file:
+            os.fsync(file.fileno())
+    for folder in {path.parent for path in paths}:
+        sync_folder(folder)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut, on systems that can."""
     with suppress(OSError):
@@ -48,15 +67,16 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def append_lines(path: Path, lines: bytes) -> None:
-    """Add whole lines to a file, all of them or none."""
+def append_lines(path: Path, lines: bytes, *, lasting: bool = True) -> None:
+    """Add whole lines to a file, all of them or none; ``lasting`` as in `replace_file`."""
     # Unbuffered: what is left in a buffer would be written as soon as there is room.
     with open(path, "ab", buffering=0, opener=no_link) as file:
         before = file.tell()
         try:
             while lines:
                 lines = lines[file.write(lines) :]
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(before)

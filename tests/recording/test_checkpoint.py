@@ -18,9 +18,9 @@ from cflower.strategy.observers import Checkpoint
 CLIENTS, LENGTH = 100, 10_000
 
 
-def run(folder, rounds, share, before=None):
+def run(folder, rounds, share, before=None, checkpoints=None):
     """Write a checkpoint after each round, in which ``share`` clients reply in turn."""
-    checkpoints = Checkpoints(folder)
+    checkpoints = checkpoints or Checkpoints(folder)
     if before is not None:
         assert same(checkpoints.newest(pytest.fail), before)
     names = [f"c{i}" for i in range(CLIENTS)]
@@ -137,6 +137,20 @@ def test_one_damaged_file_leaves_one_checkpoint_whole(tmp_path):
         used.append(found.server_round)
         path.write_bytes(content)
     assert set(used) == {9, 10} and len(used) > 4
+
+
+def test_a_run_that_is_over_keeps_the_last_of_large_checkpoints(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    last = run(tmp_path, range(1, 12), share=5, checkpoints=checkpoints)
+    before = sizes(tmp_path)
+    checkpoints.close()
+    assert sizes(tmp_path) == before
+    monkeypatch.setattr(checkpoint, "LARGE", sum(before.values()))
+    checkpoints.close()
+    assert [path.name for path in tmp_path.glob("*.sha256")] == ["000011.sha256"]
+    assert sum(sizes(tmp_path).values()) < 0.7 * sum(before.values())
+    assert same(Checkpoints(tmp_path).newest(pytest.fail), last)
+    run(tmp_path, range(12, 15), share=5, before=last)
 
 
 def test_marks_are_equal_for_equal_rows_only():

@@ -1,10 +1,13 @@
 """What a run that ended early, or cannot go on, says about going on."""
 
+import os
+import sys
+
 import pytest
 
 from cflower import NeverSplit, Observer, Recorder
 from cflower.errors import RunFolderError
-from cflower.recording.progress import RoundProgress
+from cflower.recording.progress import RoundProgress, print_while_read
 from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
 
 
@@ -36,6 +39,34 @@ def test_a_run_that_was_interrupted_says_how_to_go_on(tmp_path):
     )
     _, said = started(tmp_path, resume=recorder.path.name)
     assert not [text for text in said if "ended before" in text]
+
+
+def test_a_run_without_rounds_left_says_what_it_does_and_how_to_train_further(tmp_path):
+    name = started(tmp_path)[0].path.name
+    _, said = started(tmp_path, resume=name)
+    assert said[0] == (
+        "The run has finished all 5 rounds: only its end, with the final evaluation, is repeated. "
+        "To train further, resume it with more rounds, such as num-server-rounds=10."
+    )
+    _, said = started(tmp_path, resume=name, rounds=6)
+    assert said[0] == "Going on after round 5."
+
+
+def test_a_run_that_lacks_only_its_end_says_so(tmp_path):
+    recorder, _ = started(tmp_path, rounds=3, interrupt=True)
+    _, said = started(tmp_path, rounds=3, resume=recorder.path.name)
+    assert said[0] == "Going on after round 3, the last one: the end of the run is left to do."
+
+
+def test_nobody_who_reads_is_no_error_of_the_run(monkeypatch):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        print_while_read("one")
+        assert os.read(reader, 9) == b"one\n"
+        os.close(reader)
+        for text in ("two", "three"):
+            print_while_read(text)
 
 
 def test_more_rounds_under_a_key_of_the_apps_own_need_may_change(tmp_path):

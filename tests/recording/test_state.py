@@ -1,5 +1,8 @@
 """When a run writes its whole state, and that nothing of it is lost in between."""
 
+import os
+from itertools import pairwise
+
 import pytest
 
 from cflower import ClusteredFL, Observer, Recorder
@@ -57,6 +60,22 @@ def test_by_itself_the_state_takes_at_most_a_small_share_of_the_time(tmp_path, m
     monkeypatch.setattr(recorder_module, "time", Clock)
     recorder, saved = run(tmp_path)
     assert set(saved) == {1, recorder.summary["splits"][0]["round"], 12}
+
+
+def test_only_a_checkpoint_waits_for_the_disk(tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+
+    class Count(Watch):
+        def on_round(self, report):
+            super().on_round(report)
+            counts.append(len(waited))
+
+    counts: list[int] = []
+    monkeypatch.setattr(f"{__name__}.Watch", Count)
+    _, saved = run(tmp_path, checkpoint_interval=100)
+    grown = [after > before for before, after in pairwise([0, *counts])]
+    assert grown == [after > before for before, after in pairwise([0, *saved])]
 
 
 def test_a_run_that_is_broken_off_goes_on_after_its_last_round(tmp_path):

@@ -45,7 +45,7 @@ def test_texts_of_a_folder_are_printed_without_control_characters(run, command, 
 
 
 @pytest.mark.parametrize(
-    ("file", "field"), [("rounds.jsonl", '"clients": {'), ("summary.json", '"moves": [')]
+    ("file", "field"), [("rounds.jsonl", '"clients":{'), ("summary.json", '"moves": [')]
 )
 def test_a_name_that_only_one_file_has_is_named(run, file, field):
     before, _, after = (run / file).read_text().partition(field)
