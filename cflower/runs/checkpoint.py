@@ -146,9 +146,8 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the new arrays, then remove the files that the last two checkpoints do not need."""
         name = f"{checkpoint.server_round:06d}"
-        pack = Pack(name, self._worth_keeping(), self._digests)
         state = replace(checkpoint.state, placed={}, pending=None)  # they are of one round only
-        whole = packed(checkpoint._replace(state=state), pack.put)
+        pack, whole = self._packed(name, checkpoint._replace(state=state))
         others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
         structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})
         header = header_of(pack.new, structure)
@@ -215,14 +214,24 @@ class Checkpoints:
             if self._others[name][1].hexdigest() != digest:
                 raise ValueError(f"{name}, which it refers to, is damaged")
 
-    def _worth_keeping(self) -> dict[str, Place]:
-        """The arrays of the checkpoint before the last in files of which it still needs half."""
-        needed: Counter[str] = Counter()
-        for place in self._used[0].values():
-            needed[place.file] += place.num_bytes
-        sizes = {file: (self._folder / f"{file}.safetensors").stat().st_size for file in needed}
-        worth = {file for file in needed if 2 * needed[file] > sizes[file]}
-        return {digest: place for digest, place in self._used[0].items() if place.file in worth}
+    def _packed(self, name: str, checkpoint: Checkpoint) -> tuple[Pack, Any]:
+        """The arrays of a checkpoint and its structure, see `packed`.
+
+        It refers to files of the checkpoint before the last of which it needs half.
+        """
+        there, digests = self._used[0], self._digests
+        while True:
+            pack = Pack(name, there, digests)
+            whole, needed = packed(checkpoint, pack.put), Counter[str]()
+            for place in pack.used.values():
+                needed[place.file] += place.num_bytes
+            del needed[name]
+            paths = {file: self._folder / f"{file}.safetensors" for file in needed}
+            waste = {file for file, path in paths.items() if 2 * needed[file] < path.stat().st_size}
+            if not waste:
+                return pack, whole
+            there = {digest: place for digest, place in there.items() if place.file not in waste}
+            digests = pack.digests
 
 
 def digest_of(array: NDArray[Any]) -> str:

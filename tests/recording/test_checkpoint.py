@@ -69,6 +69,11 @@ def test_a_round_writes_what_is_new_and_the_whole_can_be_read(tmp_path):
     assert same(Checkpoints(tmp_path).newest(pytest.fail), last)
 
 
+def test_an_earlier_file_is_not_kept_for_a_small_part_of_it(tmp_path):
+    run(tmp_path, range(1, 9), share=CLIENTS)  # of which only the model stays the same
+    assert sorted(sizes(tmp_path)) == [7, 8]
+
+
 def test_a_resumed_run_refers_to_the_existing_files(tmp_path):
     before = run(tmp_path, range(1, 12), share=5)
     last = run(tmp_path, range(12, 16), share=5, before=before)
