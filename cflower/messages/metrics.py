@@ -127,7 +127,8 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
     reported = defaultdict[str, list[tuple[Any, float]]](list)
     for one in measured:
         for key, value in one.metrics.items():
-            reported[key].append((np.asarray(value, dtype=float), one.num_examples))
+            number = np.array(value, float) if isinstance(value, list) else np.float64(value)
+            reported[key].append((number, one.num_examples))
     means: Metrics = {}
     for key, pairs in reported.items():
         usual = Counter(value.shape for value, _ in pairs).most_common(1)[0][0]
