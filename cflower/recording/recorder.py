@@ -63,9 +63,9 @@ from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
 
-TIMES = 40
+TIMES = 60
 """How many times as long as the state took to write the run goes on before it is written again:
-then it takes at most a fortieth of the time."""
+then it takes at most a sixtieth of the time."""
 MANY = 1000
 """Clients from which on the summary is one line and written with the checkpoints only, a line of
 ``rounds.jsonl`` has the members of its cluster only where they changed, and only the similarity
@@ -107,7 +107,7 @@ class Recorder(Observer):
         Further keys of ``config`` that may have other values when the run is resumed.
     checkpoint_interval : int
         Rounds from one checkpoint to the next, from which an interrupted run goes on. 0: as often
-        as it takes at most a fortieth of the time.
+        as it takes at most a sixtieth of the time.
 
     Attributes
     ----------
