@@ -22,13 +22,17 @@ from cflower.simulation.inline_grid import (
     Failure,
     InlineGrid,
     answered,
+    size_of,
 )
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 FOR_EACH_WORKER = 8
-"""Messages that a worker has in advance; twice as many replies for each may be in memory."""
+"""Messages that a worker has in advance, which bounds the number of replies in memory; of small
+ones twice as many."""
+SMALL = 4 * 10**6
+"""Bytes of the arrays of a message of which a worker may get several at once."""
 Done = tuple[Message, RecordDict, Failure | None]
 """Of a worker: a client's reply, its state for the next message, and its exception."""
 Handful = Sequence[tuple[Message, Context]]
@@ -39,9 +43,9 @@ class WorkerGrid(InlineGrid):
     """Nodes spread over worker processes.
 
     A worker that has little to do gets messages of the nodes that it had last, so that these keep
-    their data; if there are none, others. A ClientApp that looks ahead gets several at once.
-    Replies come in the order of their messages, so the result of a run depends neither on that nor
-    on the number of workers.
+    their data; if there are none, others. A ClientApp that looks ahead gets several small messages
+    at once. Replies come in the order of their messages, so the result of a run depends neither on
+    that nor on the number of workers.
 
     ``load`` returns the ClientApp in each of the ``workers`` processes and must be picklable: a
     function of a module, or a `functools.partial` of one. The modules in ``preload`` are imported
@@ -65,7 +69,7 @@ class WorkerGrid(InlineGrid):
         self._folder = TemporaryDirectory(prefix="cflower-", ignore_cleanup_errors=True)
         start = load, run_id, Path(self._folder.name)
         self._workers = [ProcessPoolExecutor(1, processes, _begin, start) for _ in range(workers)]
-        self._at_once = FOR_EACH_WORKER if hasattr(client_app, "look_ahead") else 1
+        self._looks_ahead = hasattr(client_app, "look_ahead")
         self._running: dict[str, tuple[int, Future[dict[str, Done]]]] = {}
         self._open: list[dict[Future[dict[str, Done]], int]] = [{} for _ in range(workers)]
         self._last = {node: node % workers for node in self._contexts}
@@ -83,12 +87,14 @@ class WorkerGrid(InlineGrid):
 
     def _deal(self) -> None:
         """Give messages to workers with at most so many in advance, while memory allows."""
-        most = 2 * FOR_EACH_WORKER * len(self._workers) - self._at_once
-        while len(self._running) <= most:
+        most = FOR_EACH_WORKER * len(self._workers)
+        while True:
             number = self._least_busy()
             if sum(self._open[number].values()) > FOR_EACH_WORKER:
                 return
-            if not (messages := self._next_for(number)):
+            messages = self._next_for(number)
+            room = (most if len(messages) == 1 else 2 * most) - len(self._running)
+            if not 0 < len(messages) <= room:
                 return
             self._submit(number, messages)
 
@@ -108,7 +114,8 @@ class WorkerGrid(InlineGrid):
         share = ceil(sum(m.metadata.message_type == kind for m in coming) / len(self._workers))
         alike = [m for m in free if m.metadata.message_type == kind]
         alike.sort(key=lambda m: self._last[m.metadata.dst_node_id] != number)
-        return alike[: min(self._at_once, share)]
+        several = self._looks_ahead and size_of(alike[0]) <= SMALL
+        return alike[: min(FOR_EACH_WORKER, share) if several else 1]
 
     def _submit(self, number: int, messages: Sequence[Message]) -> None:
         nodes = [message.metadata.dst_node_id for message in messages]

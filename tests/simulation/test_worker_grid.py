@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from threadpoolctl import threadpool_info
 
 from cflower.errors import FederationError
+from cflower.messages.arrays import record_of
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
-from cflower.simulation.worker_grid import WorkerGrid
+from cflower.simulation.worker_grid import SMALL, WorkerGrid
 
 pytestmark = pytest.mark.slow  # every worker loads Flower
 
@@ -120,6 +122,15 @@ def test_a_worker_gets_its_share_of_a_round_at_once_and_one_folder_with_the_othe
         (folder,) = map(Path, folders)
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_large_messages_come_one_at_a_time():
+    app, large = Together(), record_of({"w": np.zeros(SMALL // 4, np.float32)})
+    with closing(WorkerGrid(app, 4, {}, load=partial(the, app), workers=1)) as grid:
+        content = RecordDict({"arrays": large})
+        messages = [Message(content, FIRST_NODE_ID + i, "train") for i in range(4)]
+        replies = grid.send_and_receive(messages)
+        assert [r.content.metric_records["metrics"]["together"] for r in replies] == [1] * 4
 
 
 class Noting(Together):
