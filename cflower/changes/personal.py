@@ -203,7 +203,9 @@ class PersonalStep(Pending):
 
 def any_gain(leaf: Leaf, metric: Metric) -> bool:
     """Whether more members are better off by themselves than worse, or one far better."""
-    vote = Vote(tuple(gains_of(leaf, metric)[:, 1].tolist())) if leaf.measured else Vote(())
+    if not leaf.measured:
+        return False
+    vote = Vote(tuple(gains_of(leaf, metric)[:, 1].tolist()))
     alone = (ballot(leaf, client, 1, 0).shows(metric, ERROR) for client in leaf.measured)
     return vote.better > vote.worse or any(alone)
 
