@@ -193,7 +193,7 @@ class ParameterTree:
         clients agree, this is the model that all of them would have trained together.
         """
         cluster = self.clusters[name]
-        if cluster.is_leaf or cluster.trial is None:
+        if cluster.trial is None:  # no leaf has one
             return cluster.model
         if name not in self._means:
             leaves = self.leaves_below(name)
