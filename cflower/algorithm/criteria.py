@@ -42,17 +42,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The members of one cluster and their updates, from which a criterion decides.
-
-    Only members with a fresh update count (`KnownUpdate.is_fresh`).
-    """
+    """The members of one cluster and their updates, from which a criterion decides."""
 
     cluster: str
     server_round: int
     members: tuple[str, ...]
     """All members that take part in the decision, in natural order."""
     clients: tuple[str, ...]
-    """The m members with a fresh update, in natural order."""
+    """The m of them with a fresh update (`KnownUpdate.is_fresh`), in natural order."""
     vectors: tuple[NDArray[np.floating], ...]
     """Their updates as similarity sees them, shape (k,) each."""
     norms: NDArray[np.floating]

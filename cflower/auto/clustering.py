@@ -118,11 +118,7 @@ def sure_clustering(similarity: Matrix, noise: NDArray[np.float64], level: float
 
 
 def best_parts(similarity: Matrix) -> Parts:
-    """Ward's tree, cut at the largest drop between two merges, then reassigned.
-
-    Agglomerative merges are never undone. So every member is then moved to its nearest part, as
-    in k-means, until no member moves.
-    """
+    """The parts of `ward_parts`, reassigned as in k-means: a tree's merges are never undone."""
     parts = Parts.of(similarity, ward_parts(similarity))
     for _ in range(MAX_REASSIGNMENTS):
         labels = nearest_parts(parts)

@@ -21,10 +21,7 @@ MOST_COMPARED = 200
 
 
 def centred(points: NDArray[np.floating]) -> Matrix:
-    """Inner products of points, shape (m, k), relative to their unweighted mean.
-
-    So a client of much weight moves no other.
-    """
+    """Inner products of points, shape (m, k), relative to their mean, which no weight moves."""
     differences = points - points.mean(axis=0, dtype=np.float64)
     return np.asarray(differences @ differences.T)
 

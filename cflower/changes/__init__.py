@@ -8,11 +8,8 @@ from cflower.changes.splits import SplitTrials
 
 
 def changes_of(trial_rounds: int, *, moving: bool) -> tuple[Change, ...]:
-    """The changes that two settings of the Strategy switch on, in the order of a round.
-
-    Without trials the clients judge nothing.
-    """
-    if not trial_rounds:
+    """The changes that two settings of the Strategy switch on, in the order of a round."""
+    if not trial_rounds:  # the clients judge nothing
         return (Moves(),) if moving else ()
     trials = SplitTrials(trial_rounds)
     return (Moves(), NewStarts(), trials, Joins()) if moving else (trials,)

@@ -251,10 +251,7 @@ def concluded(leaf: Leaf, trainings: int, metric: Metric, as_sent: Rounding) -> 
 
 
 def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
-    """The candidate that serves a member: the chosen one, unless another one is far better.
-
-    It may be the leaf's model or the member's own; its few examples alone must show it.
-    """
+    """The chosen candidate, unless one member's examples show that w or v_i is far better."""
     better = (n for n in (0, 1) if ballot(leaf, client, n, chosen).shows(metric, ERROR))
     return next(better, chosen)
 
