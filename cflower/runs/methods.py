@@ -1,6 +1,6 @@
 """Which method serves the clients of a run best: a table, and one sentence of advice."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -108,23 +108,28 @@ def advice(summary: Summary) -> str:
         return ""
     best_mean = metric.best(one.mean for one in methods)
     best = next(one for one in methods if one.mean == best_mean)
-    others = [one for one in methods if one is not best]
-    compared = {one.key: compare(best, one, summary, metric) for one in others}
+    others = {one.key: one for one in methods if one is not best}
+    compared = {key: compare(best, one, summary, metric) for key, one in others.items()}
     if all(pair is None or pair.margin is None for pair in compared.values()):
         return UNSURE.format(method=capital(best.words))
-    beaten = {key for key, pair in compared.items() if pair and pair.verdict == "worth it"}
-    use = simplest(methods, beaten, metric)
+    use = simplest(methods, compared, metric)
     sentence = USE.format(method=use.words, needs=use.needs)
     if use is not best:
         gain = difference_in_words(abs(best.mean - use.mean), metric)
         better = f"the better mean of {best.words} (by {gain})"
         return f"{sentence}it is simpler, and {better} may be chance."
-    second = next((one for one in others if one.key == "federated"), others[0])
+    second = others.get("federated", next(iter(others.values())))
     return f"{sentence}{reason(best, second, compared[second.key], metric)}."
 
 
-def simplest(methods: Sequence[Method], beaten: Collection[str], metric: Metric) -> Method:
-    """The first method that is not beaten and has no worse mean than any before it."""
+def simplest(
+    methods: Sequence[Method], compared: Mapping[str, Paired | None], metric: Metric
+) -> Method:
+    """The first method that the best one does not beat, with no worse mean than any before it.
+
+    ``compared`` are the comparisons of the best method with each other one.
+    """
+    beaten = {key for key, pair in compared.items() if pair and pair.verdict == "worth it"}
     means = [one.mean for one in methods]
     leading = (one for i, one in enumerate(methods) if metric.best(means[: i + 1]) == one.mean)
     return next(one for one in leading if one.key not in beaten)
