@@ -49,9 +49,12 @@ def new_file(path: Path) -> IO[bytes]:
 
 
 def make_last(paths: Collection[Path]) -> None:
-    """Make files that were written without waiting for the disk survive a power cut."""
+    """Make files that were written without waiting for the disk survive a power cut.
+
+    One that somebody has removed since is none.
+    """
     for path in paths:
-        with open(path, "r+b", buffering=0, opener=no_link) as file:
+        with suppress(FileNotFoundError), open(path, "r+b", buffering=0, opener=no_link) as file:
             os.fsync(file.fileno())
     for folder in {path.parent for path in paths}:
         sync_folder(folder)

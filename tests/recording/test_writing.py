@@ -19,7 +19,7 @@ from cflower.runs import writing
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
-from cflower.runs.writing import append_lines, locked, replace_file
+from cflower.runs.writing import append_lines, locked, make_last, replace_file
 from cflower.strategy.observers import RunStart
 from tests.run_content import content_of, read_json
 from tests.runs.folders import LAYOUT, made_up_run
@@ -145,6 +145,12 @@ def test_nothing_is_written_through_a_link(tmp_path):
     with pytest.raises(OSError, match="symbolic"):
         locked(folder)
     assert victim.read_text() == "mine"
+
+
+def test_a_file_that_was_removed_need_not_last(tmp_path):
+    (tmp_path / "there").write_text("a")
+    make_last([tmp_path / "there", tmp_path / "gone"])
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
