@@ -168,7 +168,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Of large checkpoints keep only the last one, and the files that it refers to."""
-        files = [*self._folder.iterdir()]
+        files = [*self._folder.glob("*")]  # a run without rounds has no such folder
         if sum(path.stat().st_size for path in files) <= LARGE:
             return
         needed = {self._last, *(place.file for place in self._used[-1].values())}

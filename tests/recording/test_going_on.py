@@ -52,6 +52,12 @@ def test_a_run_without_rounds_left_says_what_it_does_and_how_to_train_further(tm
     assert said[0] == "Going on after round 5."
 
 
+def test_a_run_without_rounds_is_recorded(tmp_path):
+    recorder, _ = started(tmp_path, rounds=0)
+    assert (recorder.problem, recorder.summary["finished"]) == ("", True)
+    assert (recorder.path / "report.html").exists()
+
+
 def test_a_run_that_lacks_only_its_end_says_so(tmp_path):
     recorder, _ = started(tmp_path, rounds=3, interrupt=True)
     _, said = started(tmp_path, rounds=3, resume=recorder.path.name)
