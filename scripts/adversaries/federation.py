@@ -104,6 +104,8 @@ class Federation:
             truth = float(str(record["accuracy"])), float(str(record.get("loss", 1.0)))
             rng = generator(moment.client, "lie", moment.server_round, str(truth))
             record["accuracy"], record["loss"] = self.attack.report(Measured(*truth, rng))
+            if "soft_accuracy" in record:
+                record["soft_accuracy"] = record["accuracy"]
 
 
 def records_of(message: Message) -> list[ArrayRecord]:
