@@ -7,7 +7,6 @@ clients that invent large losses. Nothing here is random.
 """
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, starmap
@@ -20,7 +19,7 @@ from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import ERROR, LIKELY, LONG, SIGNIFICANT
 from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
-from cflower.metric import Metric
+from cflower.metric import Metric, words_in
 from cflower.ordering import counted, without
 from cflower.robust.robust_mean import limited
 
@@ -246,7 +245,8 @@ def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
 
 def deciding(ballots: Sequence[Ballot], measures: Sequence[Metric]) -> Sequence[Metric]:
     """The measures that a client's gain is the sum of."""
-    by_accuracy = any(word.startswith("acc") for word in words_of(measures[0].name))
+    words = words_in(measures[0].name)
+    by_accuracy = words & {"accuracy", "acc"} and words.isdisjoint({"balanced", "top"})
     soft = 2 * sum(ballot.measures(SOFT_ACCURACY) for ballot in ballots) > len(ballots)
     return [SOFT_ACCURACY] if by_accuracy and soft else measures
 
@@ -292,14 +292,5 @@ def measures_in(reported: Iterable[Mapping[str, float]], metric: Metric) -> list
     every = list(reported)
     counts = without(Counter(chain.from_iterable(every)), [metric.name])
     usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
-    losses = [name for name in usual if "loss" in words_of(name)]
+    losses = [name for name in usual if "loss" in words_in(name)]
     return [metric, *(Metric(name, higher_is_better=False) for name in losses[:1])]
-
-
-def words_of(name: str) -> list[str]:
-    """The words of a metric's name.
-
-    >>> words_of("Eval-Loss")
-    ['eval', 'loss']
-    """
-    return re.split(r"[\W_]+", name.lower())

@@ -251,6 +251,8 @@ def test_the_probability_of_the_right_class_decides_where_accuracy_leads():
     # Neither where another metric leads, nor by the word of a minority.
     other = [soft(0.6, 0.5, name="f1") for _ in range(8)]
     assert voted(other, Metric("f1")).better is False
+    other = [soft(0.6, 0.5, name="balanced_accuracy") for _ in range(8)]
+    assert voted(other, Metric("balanced_accuracy")).better is False
     few = [*ballots[:4], *[both((0.5, 0.9), (2.0, 1.0)) for _ in range(4)]]
     assert voted(few, ACCURACY).better is False
 
