@@ -173,7 +173,7 @@ def adapt(message: Message, context: Context) -> Message:
     metrics = MetricRecord({"num-examples": size, HELD_OUT: len(data.decide)})
     for number, share in enumerate([0.0, *(size / (size + float(kappa)) for kappa in kappas)]):
         model.load_state_dict(mixed(leaf, own, share))
-        for key, value in evaluate(model, data.decide).items():
+        for key, value in evaluate_to_decide(model, data.decide).items():
             metrics[f"{key}.{number}"] = value
     content = RecordDict({"arrays": record_of(own), "metrics": metrics})
     return Message(content, reply_to=message)
@@ -192,13 +192,18 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
     _, data, model = prepare(message, context)
     examples = node.asked_part(message, data)
-    metrics = MetricRecord(dict(evaluate(model, examples)))
-    if node.decides(message) and examples.class_names:
-        metrics["soft_accuracy"] = soft_accuracy(model, examples)
+    measure = evaluate_to_decide if node.decides(message) else evaluate
+    metrics = MetricRecord(dict(measure(model, examples)))
     metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord(facts_at_end(data))
     return Message(content, reply_to=message)
+
+
+def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """As `evaluate`; where classes are predicted, also `soft_accuracy`."""
+    soft = {"soft_accuracy": soft_accuracy(model, examples)} if examples.class_names else {}
+    return evaluate(model, examples) | soft
 
 
 @app.evaluate("way")

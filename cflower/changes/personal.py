@@ -18,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ from cflower.algorithm.state import (
     Task,
 )
 from cflower.algorithm.weights import Rounding, Weights
-from cflower.changes.vote import Ballot, Vote, measures_in
+from cflower.changes.vote import Ballot, Vote, deciding, measures_in
 from cflower.metric import Metric
 from cflower.ordering import counted, listed, only, without
 
@@ -193,8 +194,8 @@ class PersonalStep(Pending):
             after: dict[int, Stage] = {1: "look", self.trainings: "judge"}
             stage = after.get(done, "train")
         trainings = self.done or self.trainings
-        over = {n: concluded(leaf, trainings, metric, as_sent) for n, leaf in ended.items()}
-        over, leaves = {**self.over, **over}, without(leaves, ended)
+        over = {**self.over, **concluded(ended, trainings, metric, as_sent)}
+        leaves = without(leaves, ended)
         step = replace(self, leaves=leaves, stage=stage, done=done, over=over)
         if step.asks:
             return RoundResult(replace(state, pending=step), (), step.asks)
@@ -216,7 +217,8 @@ def gains_of(leaf: Leaf, metric: Metric) -> Matrix:
     No member decides for the others: no loss counts for more than `MOST` usual gains, and a
     candidate that a member did not measure counts as such a loss.
     """
-    measures = measures_in((some[0] for some in leaf.measured.values()), metric)
+    reported = [some[0] for some in leaf.measured.values()]
+    measures = deciding(reported, measures_in(reported, metric))
     gains = np.full((len(leaf.measured), 1 + len(KAPPAS)), -1.0)
     for row, (client, some) in zip(gains, leaf.measured.items(), strict=True):
         for number in range(len(some)):
@@ -231,23 +233,37 @@ def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
     return Ballot(leaf.name, some[number], some[other], leaf.examples[client])
 
 
-def concluded(leaf: Leaf, trainings: int, metric: Metric, as_sent: Rounding) -> Personal:
-    """The leaf's choice, and the members that it does not suit."""
-    chosen, reason = 0, "no member measured the models"
-    if leaf.measured:
-        chosen, reason = chosen_by_all(gains_of(leaf, metric))
-    numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
-    if apart := [client for client, number in numbers.items() if number != chosen]:
-        reason += f"; far better served otherwise: {listed(apart)}"
-    served = {client: number for client, number in numbers.items() if number}
-    return Personal(
-        reason,
-        leaf.kappas[chosen],
-        trainings,
-        max(map(len, leaf.measured.values()), default=0),
-        {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
-        {client: leaf.share(client, number) for client, number in served.items()},
-    )
+def concluded(
+    leaves: Mapping[str, Leaf], trainings: int, metric: Metric, as_sent: Rounding
+) -> dict[str, Personal]:
+    """The result of each leaf: what its members choose, and the members that this does not suit.
+
+    The members of all leaves show together whether personal models serve them better. A leaf may
+    then go by a likely gain: its own few members are seldom enough for a significant one.
+    """
+    measured = {name: leaf for name, leaf in leaves.items() if leaf.measured}
+    choices = {name: choice_of(gains_of(leaf, metric)) for name, leaf in measured.items()}
+    gains = chain.from_iterable(choice.vote.gains for choice in choices.values())
+    together, over = Vote(tuple(gains)).significant, {}
+    for name, leaf in leaves.items():
+        chosen, reason = 0, "no member measured the models"
+        if choice := choices.get(name):
+            shown = choice.vote.significant or (together and choice.vote.likely)
+            chosen = choice.number if shown else 0
+            reason = choice.reason(accepted=chosen > 0)
+        numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
+        if apart := [client for client, number in numbers.items() if number != chosen]:
+            reason += f"; far better served otherwise: {listed(apart)}"
+        served = {client: number for client, number in numbers.items() if number}
+        over[name] = Personal(
+            reason,
+            leaf.kappas[chosen],
+            trainings,
+            max(map(len, leaf.measured.values()), default=0),
+            {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
+            {client: leaf.share(client, number) for client, number in served.items()},
+        )
+    return over
 
 
 def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
@@ -256,24 +272,35 @@ def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
     return next(better, chosen)
 
 
-def chosen_by_all(gains: Matrix) -> tuple[int, str]:
-    """The candidate that serves all members best, 0 unless the gain is significant; and why.
+class Choice(NamedTuple):
+    """What the members of a leaf choose together."""
 
-    >>> chosen_by_all(np.array([[0, 0.2]] * 3 + [[0, -0.9]] * 2))[1]
-    'models of their own serve 3 of 5 members better, 2 worse, and these lose more'
-    """
+    number: int
+    """The candidate that they gain most by."""
+    vote: Vote
+    """Each member's gain by the candidate that the others chose; if every candidate loses more than
+    it gains, by the best of these."""
+
+    def reason(self, *, accepted: bool) -> str:
+        """The vote in words.
+
+        >>> Choice(0, Vote((0.2, 0.2, 0.2, -0.9, -0.9))).reason(accepted=False)
+        'models of their own serve 3 of 5 members better, 2 worse, and these lose more'
+        """
+        better, worse = self.vote.better, self.vote.worse
+        members = counted(len(self.vote.gains), "member")
+        reason = f"models of their own serve {better} of {members} better, {worse} worse"
+        if accepted or better <= worse:
+            return reason
+        return reason + (", which may be chance" if self.number else ", and these lose more")
+
+
+def choice_of(gains: Matrix) -> Choice:
+    """The choice that follows from `gains_of`."""
     chosen, others = int(gains.sum(axis=0).argmax()), choices_of_others(gains)
-    losing = not others.any()
-    if losing:  # nobody's voice is about the leaf's model itself, but about the best of the others
+    if not others.any():  # nobody's voice would be about a model of its own
         chosen, others = 0, others + 1 + gains[:, 1:].sum(axis=0).argmax()
-    vote = Vote(tuple(gains[np.arange(len(gains)), others].tolist()))
-    members = counted(len(gains), "member")
-    reason = f"models of their own serve {vote.better} of {members} better, {vote.worse} worse"
-    if vote.better > vote.worse and losing:
-        reason += ", and these lose more"
-    elif vote.better > vote.worse and not vote.significant:
-        reason += ", which may be chance"
-    return (chosen if vote.significant else 0), reason
+    return Choice(chosen, Vote(tuple(gains[np.arange(len(gains)), others].tolist())))
 
 
 def choices_of_others(gains: Matrix) -> NDArray[np.integer]:

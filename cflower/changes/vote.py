@@ -221,7 +221,7 @@ def verdict_of(answer: Answer) -> Verdict:
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
-    by = deciding(ballots, measures)
+    by = deciding([ballot.own for ballot in ballots], measures)
     votes = {part: vote_of(some, by) for part, some in parts.items()}
     vote = vote_of(ballots, by)
     if not ballots:
@@ -243,11 +243,13 @@ def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
 
 
-def deciding(ballots: Sequence[Ballot], measures: Sequence[Metric]) -> Sequence[Metric]:
-    """The measures that a client's gain is the sum of."""
+def deciding(
+    reported: Sequence[Mapping[str, float]], measures: Sequence[Metric]
+) -> Sequence[Metric]:
+    """The measures that a client's gain is the sum of, by what the clients report of one model."""
     words = words_in(measures[0].name)
     by_accuracy = words & {"accuracy", "acc"} and words.isdisjoint({"balanced", "top"})
-    soft = 2 * sum(ballot.measures(SOFT_ACCURACY) for ballot in ballots) > len(ballots)
+    soft = 2 * sum(SOFT_ACCURACY.name in metrics for metrics in reported) > len(reported)
     return [SOFT_ACCURACY] if by_accuracy and soft else measures
 
 

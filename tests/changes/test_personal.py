@@ -13,7 +13,16 @@ from cflower.algorithm.criteria import NeverSplit
 from cflower.algorithm.state import DECIDE, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.changes.personal import HELD_OUT, KAPPAS, PersonalStep, choices_of_others, leaves_of
+from cflower.changes.personal import (
+    HELD_OUT,
+    KAPPAS,
+    Leaf,
+    PersonalStep,
+    choices_of_others,
+    concluded,
+    leaves_of,
+)
+from cflower.metric import Metric
 from tests.algorithm.planted import DIM, Federation, cfl_of, trained_reply, vector
 
 CFL = cfl_of(NeverSplit())
@@ -204,6 +213,32 @@ def test_a_choice_takes_a_significant_vote(gaining, accepted, stage):
     assert (step.kappa < inf) == accepted
     votes = f"serve {gaining} of 8 members better, {8 - gaining} worse"
     assert votes in step.reason or stage == "train"
+
+
+def leaf_of(name, better, worse):
+    """A leaf with members that each candidate serves better by a tenth, and others worse."""
+    members = [f"{name}-{i}" for i in range(better + worse)]
+    after = [0.55] * better + [0.45] * worse
+    measured = {
+        c: ({"accuracy": 0.5}, *[{"accuracy": a}] * len(KAPPAS))
+        for c, a in zip(members, after, strict=True)
+    }
+    model, ones = vector(np.zeros(DIM)), dict.fromkeys(members, 10.0)
+    return Leaf(name, model, ones, dict.fromkeys(members, model), measured, ones)
+
+
+@pytest.mark.parametrize(
+    ("others", "better", "accepted"),
+    [(10, 8, True), (10, 5, False), (10, 2, False), (0, 8, False), (0, 10, True)],
+)
+def test_members_of_other_leaves_help_to_show_a_likely_gain(others, better, accepted):
+    leaves = {"0.0": leaf_of("0.0", better, 10 - better)}
+    if others:
+        leaves["0.1"] = leaf_of("0.1", others, 0)
+    over = concluded(leaves, 1, Metric("accuracy"), lambda weights: weights)
+    assert over["0.0"].accepted == accepted
+    assert all(over[name].accepted for name in leaves if name != "0.0")
+    assert ("chance" in over["0.0"].reason) == (better in (8,) and not accepted)
 
 
 @pytest.mark.parametrize("stage", STAGES)
