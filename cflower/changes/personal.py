@@ -236,7 +236,7 @@ def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
 def concluded(
     leaves: Mapping[str, Leaf], trainings: int, metric: Metric, as_sent: Rounding
 ) -> dict[str, Personal]:
-    """The result of each leaf: what its members choose, and the members that this does not suit.
+    """The result of each leaf.
 
     The members of all leaves show together whether personal models serve them better. A leaf may
     then go by a likely gain: its own few members are seldom enough for a significant one.
@@ -251,19 +251,26 @@ def concluded(
             shown = choice.vote.significant or (together and choice.vote.likely)
             chosen = choice.number if shown else 0
             reason = choice.reason(accepted=chosen > 0)
-        numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
-        if apart := [client for client, number in numbers.items() if number != chosen]:
-            reason += f"; far better served otherwise: {listed(apart)}"
-        served = {client: number for client, number in numbers.items() if number}
-        over[name] = Personal(
-            reason,
-            leaf.kappas[chosen],
-            trainings,
-            max(map(len, leaf.measured.values()), default=0),
-            {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
-            {client: leaf.share(client, number) for client, number in served.items()},
-        )
+        over[name] = served_by(leaf, chosen, reason, trainings, metric, as_sent)
     return over
+
+
+def served_by(
+    leaf: Leaf, chosen: int, reason: str, trainings: int, metric: Metric, as_sent: Rounding
+) -> Personal:
+    """A leaf whose members choose a candidate, and the members that this does not suit."""
+    numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
+    if apart := [client for client, number in numbers.items() if number != chosen]:
+        reason += f"; far better served otherwise: {listed(apart)}"
+    served = {client: number for client, number in numbers.items() if number}
+    return Personal(
+        reason,
+        leaf.kappas[chosen],
+        trainings,
+        max(map(len, leaf.measured.values()), default=0),
+        {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
+        {client: leaf.share(client, number) for client, number in served.items()},
+    )
 
 
 def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
