@@ -42,6 +42,7 @@ from cflower.messages.client_names import (
     client_name,
     is_name,
 )
+from cflower.metric import SOFT_ACCURACY
 from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
@@ -202,8 +203,10 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]:
     """As `evaluate`; where classes are predicted, also `soft_accuracy`."""
-    soft = {"soft_accuracy": soft_accuracy(model, examples)} if examples.class_names else {}
-    return evaluate(model, examples) | soft
+    metrics = evaluate(model, examples)
+    if examples.class_names:
+        metrics[SOFT_ACCURACY.name] = soft_accuracy(model, examples)
+    return metrics
 
 
 @app.evaluate("way")

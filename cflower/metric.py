@@ -140,6 +140,11 @@ class Metric(NamedTuple):
         return (min if self.higher_is_better else max)(values, default=None)
 
 
+SOFT_ACCURACY = Metric("soft_accuracy")
+"""The mean probability of the right class. Accuracy moves in steps, and a few confident errors make
+most of a loss: by this measure few examples show far more."""
+
+
 def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEADERS) -> str:
     """The first choice to lead among the names of metrics; empty if there is none.
 

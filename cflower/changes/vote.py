@@ -19,17 +19,12 @@ from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import ERROR, LIKELY, LONG, SIGNIFICANT
 from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
-from cflower.metric import Metric, words_in
+from cflower.metric import ACCURACY, SOFT_ACCURACY, Metric, words_in
 from cflower.ordering import counted, without
 from cflower.robust.robust_mean import limited
 
 EXACT = 50
 """Clients up to which the signed-rank test counts all signs; of more the sum is nearly normal."""
-
-
-SOFT_ACCURACY = Metric("soft_accuracy")
-"""The mean probability of the right class. Accuracy moves in steps, and a few confident errors make
-most of a loss: by this measure few examples show far more."""
 
 
 class Ballot(NamedTuple):
@@ -248,7 +243,7 @@ def deciding(
 ) -> Sequence[Metric]:
     """The measures that a client's gain is the sum of, by what the clients report of one model."""
     words = words_in(measures[0].name)
-    by_accuracy = words & {"accuracy", "acc"} and words.isdisjoint({"balanced", "top"})
+    by_accuracy = words & ACCURACY[0] and words.isdisjoint({"balanced", "top"})
     soft = 2 * sum(SOFT_ACCURACY.name in metrics for metrics in reported) > len(reported)
     return [SOFT_ACCURACY] if by_accuracy and soft else measures
 

@@ -218,7 +218,7 @@ class Recorder(Observer):
             for decision in report.decisions:
                 line = round_line(report, decision)
                 known = many and self._members.get(line.cluster) == line.members
-                self._unwritten[File.ROUNDS] += line.as_json(exclude=["members"] * known)
+                self._unwritten[File.ROUNDS] += line.as_json(exclude=["members"] if known else [])
                 self._note(line)
                 if decision.clients and (decision.outcome is Outcome.SPLIT or not many):
                     name, content = similarity_file(decision)
