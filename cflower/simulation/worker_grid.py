@@ -118,11 +118,11 @@ class WorkerGrid(InlineGrid):
         return alike[: min(FOR_EACH_WORKER, share) if several else 1]
 
     def _submit(self, number: int, messages: Sequence[Message]) -> None:
-        nodes = [message.metadata.dst_node_id for message in messages]
-        handful = [(m, self._contexts[node]) for m, node in zip(messages, nodes, strict=True)]
+        handful = [(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
         future = self._workers[number].submit(_work, handful)
         self._open[number][future] = len(messages)
-        for message, node in zip(messages, nodes, strict=True):
+        for message in messages:
+            node = message.metadata.dst_node_id
             self._running[message.metadata.message_id] = node, future
             self._last[node] = number
 
