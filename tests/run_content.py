@@ -15,10 +15,14 @@ def read_json(run: Path, name: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of ``rounds.jsonl`` as another program reads them; none before the first round."""
+    """The lines of ``rounds.jsonl`` as another program reads them; none before the first round.
+
+    Without the last one if it is still being written.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    whole = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def summary_of(run: Path) -> dict[str, Any]:

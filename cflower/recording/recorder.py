@@ -12,46 +12,28 @@ from secrets import randbelow
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.eight_bits import difference_of
-from cflower.ordering import in_order, listed, only, without
+from cflower.ordering import listed
+from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
-from cflower.recording.serialization import (
-    MODELS,
-    data_line,
-    final_result,
-    model_files,
-    note_split,
-    personal_files,
-    round_line,
-    served_lines,
-    split_lines,
-    tree_record,
-    why_not_split,
-)
+from cflower.recording.serialization import data_line, round_line, tree_record
+from cflower.recording.summary import RunSoFar
 from cflower.runs.baselines import BASELINES, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
 from cflower.runs.records import (
-    TRIAL_STATUS,
     BaselineLine,
-    ClientLine,
     ClientsData,
     Config,
     Examples,
     File,
     FileRecord,
     LeadingMetric,
-    Line,
-    MoveLine,
-    SplitLine,
     Summary,
 )
 from cflower.runs.report import write_report
@@ -70,8 +52,6 @@ MANY = 1000
 """Clients from which on the summary is one line and written with the checkpoints only, a line of
 ``rounds.jsonl`` has the members of its cluster only where they changed, and only the similarity
 matrix of a split is kept (of 1,000 clients it has four megabytes)."""
-
-
 BROKEN_OFF = (
     "The run ended before its last round. {path} has all {rounds} finished rounds; "
     "Recorder(resume={name!r}) goes on from there."
@@ -171,12 +151,7 @@ class Recorder(Observer):
         self._lock = ExitStack()
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._not_lasting = set[Path]()
-        self._members: dict[str, list[str]] = {}
-        self._splits: list[SplitLine] = []
-        self._clients: dict[str, dict[str, Any]] = {}
-        self._last: Line | None = None
-        self._root: Line | None = None
-        self._left_out: dict[str, str] = {}
+        self._so_far = RunSoFar()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -217,9 +192,9 @@ class Recorder(Observer):
             self._metric, many = report.metric, len(report.state.tree.clients) >= MANY
             for decision in report.decisions:
                 line = round_line(report, decision)
-                known = many and self._members.get(line.cluster) == line.members
+                known = many and self._so_far.members.get(line.cluster) == line.members
                 self._unwritten[File.ROUNDS] += line.as_json(exclude=["members"] if known else [])
-                self._note(line)
+                self._so_far.add(line)
                 if decision.clients and (decision.outcome is Outcome.SPLIT or not many):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
@@ -276,7 +251,7 @@ class Recorder(Observer):
             if report is not None:
                 self._metric = report.metric
                 with self._writing():
-                    self._write_models(report.state)
+                    write_models(self.path, report.state, self._layout)
                     summary = self._write_summary(report.num_rounds, report)
                     self._checkpoints.close()
                 written = self._write_report()
@@ -347,7 +322,7 @@ class Recorder(Observer):
             replace_file(path, whole)
         self._write(tree_record(checkpoint.state))
         for line in read_lines(path):
-            self._note(line)
+            self._so_far.add(line)
         return checkpoint
 
     def _how_to_go_on(self, last: int, planned: int) -> str:
@@ -361,20 +336,6 @@ class Recorder(Observer):
             f"num-server-rounds={2 * last}."
         )
 
-    def _note(self, line: Line) -> None:
-        """Add what one line of ``rounds.jsonl`` contributes to the summary."""
-        self._members[line.cluster] = line.members
-        for client, metrics in line.clients.items():
-            self._clients.setdefault(client, {}).update(metrics)
-        note_split(self._splits, line)
-        self._last = line
-        if line.decision not in TRIAL_STATUS:
-            if self._left_out:
-                self._left_out = without(self._left_out, line.members)
-            self._left_out |= line.left_out
-        if line.cluster == ROOT:
-            self._root = line
-
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
@@ -385,53 +346,19 @@ class Recorder(Observer):
             classes = next(iter(facts.values())).get("class-names", [])
             self._write(ClientsData(class_names=list(classes), clients=clients), indent=None)
 
-    def _write_models(self, state: CFLState) -> None:
-        """Write every model to its file, and remove those of an earlier end of the run."""
-        files = set[Path]()
-        for file, content in self._contents(state):
-            files.add(self.path / file)
-            replace_file(self.path / file, content, lasting=False)
-        for path in self.path.glob("*/*.safetensors*"):
-            if path.parent.name in MODELS and path not in files:
-                path.unlink()
-
-    def _contents(self, state: CFLState) -> Iterator[tuple[str, bytes]]:
-        for file, model in model_files(state).items():
-            arrays = self._layout.arrays(model).items()
-            yield file, save({key: np.ascontiguousarray(array) for key, array in arrays})
-        own = state.personal_models
-        for client, file in personal_files(state).items():
-            leaf = state.tree.leaf_of(client).model
-            yield file, difference_of(self._layout, own[client], leaf)
-
     def _write_summary(
         self, num_rounds: int, report: RoundReport | FinalReport, *, lasting: bool = True
     ) -> Summary:
-        tree, failures, clients = report.state.tree, report.failures, self._clients
-        result: dict[str, Any] = {}
-        if isinstance(report, FinalReport):
-            # If nobody evaluated at the end, the figures of earlier rounds are shown.
-            result, clients = final_result(report), served_lines(report) or clients
-        result["clients"] = client_lines(tree, clients)
-        self._summary = Summary(
+        self._summary = self._so_far.summary(
+            report,
             run_id=self.path.name,
             rounds=num_rounds,
             seed=self._seed,
             metric=LeadingMetric.of(self._metric),
-            clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
-            splits=split_lines(self._splits, tree),
-            not_split=why_not_split(tree, self._root),
-            left_out=only(self._left_out, in_order(self._left_out)),
-            moves=list(map(MoveLine.of, report.state.moves)),
-            common_rounds=tree.root.rounds,
-            central=self._last.central if self._last else {},
             baselines=self.baselines,
             bytes=self.num_bytes,
-            problems=only(failures.problems, in_order(failures.problems)),
-            excluded=only(failures.excluded, in_order(failures.excluded)),
-            **result,
         )
-        indent = 1 if len(tree.clients) < MANY else None
+        indent = 1 if len(report.state.tree.clients) < MANY else None
         self._write(self._summary, indent=indent, lasting=lasting)
         return self._summary
 
@@ -447,18 +374,6 @@ def shape_of(state: CFLState) -> object:
     tree = state.tree
     clusters = [(c.name, c.members, c.children, c.trial, c.undone) for c in tree.clusters.values()]
     return clusters, dict(tree.unassigned)
-
-
-def client_lines(
-    tree: ParameterTree, known: Mapping[str, Mapping[str, Any]]
-) -> dict[str, ClientLine | dict[str, Any]]:
-    """The entries of ``clients`` in the summary; those without figures share one for each leaf."""
-    blank = {leaf.name: ClientLine(cluster=leaf.name) for leaf in tree.leaves}
-    leaf = {client: tree.leaf_of(client).name for client in tree.clients}
-    return {
-        client: {"cluster": name, **known[client]} if client in known else blank[name]
-        for client, name in leaf.items()
-    }
 
 
 def similarity_file(decision: Decision) -> tuple[str, bytes]:

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
-from cflower.recording.serialization import rand_index
+from cflower.recording.summary import rand_index
 from tests.command import in_new_process
 
 LIBRARIES = ("scipy", "sklearn", "torch", "pydantic", "safetensors")
