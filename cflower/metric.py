@@ -107,6 +107,11 @@ class Metric(NamedTuple):
         return f"{self.name} ({'higher' if self.higher_is_better else 'lower'} is better)"
 
     @property
+    def title(self) -> str:
+        """The name as sentences have it."""
+        return "probability of the right class" if self.name == SOFT_ACCURACY.name else self.name
+
+    @property
     def share(self) -> bool:
         """Whether values are shares of 1, shown as percentages."""
         return not self.above_one and is_share(self.name)

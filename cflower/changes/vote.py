@@ -225,7 +225,7 @@ def verdict_of(answer: Answer) -> Verdict:
     figures = figures_of(ballots, dict.fromkeys([*measures, *by])) | vote.figures
     own, other = (by[0].in_words(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
-    models = f"{by[0].name} {own} with separate models, {other} with a common one"
+    models = f"{by[0].title} {own} with separate models, {other} with a common one"
     return Verdict(vote, votes, f"{clients} ({models})", figures, shown)
 
 

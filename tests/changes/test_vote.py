@@ -246,7 +246,10 @@ def test_the_probability_of_the_right_class_decides_where_accuracy_leads():
     ballots = [soft(0.6, 0.5) for _ in range(8)]
     verdict = voted(ballots, ACCURACY)
     assert (verdict.better, verdict.vote.better) == (True, 8)
-    assert "(soft_accuracy 60.0% with separate models, 50.0% with a common one)" in verdict.reason
+    assert (
+        "(probability of the right class 60.0% with separate models, 50.0% with a common one)"
+        in verdict.reason
+    )
     assert verdict.figures["accuracy_common"] == 0.9
     # Neither where another metric leads, nor by the word of a minority.
     other = [soft(0.6, 0.5, name="f1") for _ in range(8)]
