@@ -94,7 +94,7 @@ class Decision:
     alpha_cross: float | None = None
     """Eq. 17 for the sides considered, when a similarity matrix was computed."""
     sides: tuple[tuple[str, ...], ...] = ()
-    """The members of each child, when split."""
+    """The members of each child, when split; those of each group, when not steady yet."""
     unsure: tuple[tuple[str, ...], ...] = ()
     """Members of each child that did not take part in the decision: it is the nearest child."""
     left_out: Mapping[str, str] = field(default_factory=dict)

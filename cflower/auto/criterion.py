@@ -161,7 +161,9 @@ class AutoCriterion(Checked, Criterion):
             similarity=view.similarity,
             figures=figures,
         )
-        return split_into(decision, labels) if decision.outcome is Outcome.SPLIT else decision
+        if decision.outcome not in (Outcome.SPLIT, Outcome.UNSTEADY):
+            return decision
+        return with_sides(decision, labels)
 
 
 def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
@@ -193,8 +195,11 @@ def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
     return None
 
 
-def split_into(decision: Decision, groups: Labels) -> Decision:
-    """The decision with its sides, and with the nearest side of every client without a group."""
+def with_sides(decision: Decision, groups: Labels) -> Decision:
+    """The decision with its sides, and with the nearest side of every client without a group.
+
+    Sides that are not steady yet are no reason to split, but a change may know another one.
+    """
     assert decision.similarity is not None
     clients, sure = np.array(decision.clients), groups >= 0
     labels = with_nearest(decision.similarity, groups)
@@ -203,7 +208,7 @@ def split_into(decision: Decision, groups: Labels) -> Decision:
         for mask in (sure, ~sure)
     )
     reason = decision.reason
-    if not sure.all():
+    if decision.outcome is Outcome.SPLIT and not sure.all():
         names = listed(in_order(clients[~sure].tolist()), 5)
         reason += f"; not sure of their group and placed in the nearest one: {names}"
     return replace(decision, reason=reason, sides=sides, unsure=unsure)

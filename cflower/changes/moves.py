@@ -6,8 +6,9 @@ training may go wrong for once. So a suspected member trains the models from whi
 split, and leaves only if its update of one of them no longer resembles its own branch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from cflower.algorithm.change import Change
 from cflower.algorithm.constants import FEW, LONG, RESEMBLES
@@ -70,14 +71,19 @@ class Moves(Change):
         return remembered(state, norms)
 
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
-        """A split of an unsplit root into members that changed and the others, if there are any.
+        """A split of an unsplit root because members changed: no sibling model can confirm it.
 
-        A member changed if it has been suspected for `FEW` rounds, and its first suspicious update
-        was `LONG` times as long as usual: no sibling model can confirm the change.
+        If most members have been suspected since the same round, and the criterion's groups are
+        only not steady yet, it is into these (`changed_at_once`). Otherwise it is into members that
+        changed and the others, if there are any. A member changed if it has been suspected for
+        `FEW` rounds, and its first suspicious update was `LONG` times as long as usual.
         """
         if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
             return decision
         suspects = only(suspects_of(state), evidence.clients)
+        again = {client for client, history in suspects.items() if history.suspected > 1}
+        if decision.outcome is Outcome.UNSTEADY and 2 * len(again) > len(evidence.clients):
+            return changed_at_once(decision, again)
         changed = {
             c: h.factor for c, h in suspects.items() if h.suspected >= FEW and h.factor >= LONG
         }
@@ -102,6 +108,16 @@ class Moves(Change):
             if not history.place_at and history.leaf != ROOT and may_move(state, client):
                 norms[client] = history._replace(place_at=ROOT)
         return remembered(state, norms)
+
+
+def changed_at_once(decision: Decision, changed: Collection[str]) -> Decision:
+    """The split into the groups of a decision, and the members that did not change beside them."""
+    stay = in_order(client for client in chain(*decision.unsure) if client not in changed)
+    unsure = tuple(tuple(without(dict.fromkeys(near), stay)) for near in decision.unsure)
+    sides = (*decision.sides, *filter(None, [stay]))
+    many = f"the updates of {len(changed)} of {len(decision.clients)} members"
+    reason = f"{many} became longer than ever at once, so their data seem to have changed"
+    return replace(decision, outcome=Outcome.SPLIT, reason=reason, sides=sides, unsure=unsure)
 
 
 def place_at(state: CFLState, client: str) -> str:

@@ -9,7 +9,8 @@ FedDrift is run as in `peers`; it knows where the steps begin, and has a thresho
 `--ways feddrift-0.1`. The oracle knows every change, all other ways know none.
 
 Every other run goes through cflower's own apps. Accuracy is the mean over clients, each under the
-model that it is sent in a round, before it trains it, on its held-out examples as they are then.
+model that it is sent in a round, before it trains it, on its held-out examples as they are then. A
+member that only shows its place in a round counts with its accuracy of the round before.
 """
 
 from collections.abc import Callable, Mapping
@@ -131,13 +132,14 @@ def run_one(job: Job, rounds: int) -> Record:
         config |= {"output-dir": folder}
         summary = simulate(client, len(steps[0]), server_app=server, run_config=config)
         lines = read_lines(Path(folder) / summary["run_id"] / "rounds.jsonl")
-    by_round: dict[int, list[float]] = {}
+    latest: dict[str, float] = {}  # a member that shows its place is not measured in that round
+    by_round: dict[int, float] = {}
     for line in lines:
-        found = by_round.setdefault(line.round, [])
-        found += [client["accuracy"] for client in line.clients.values()]
+        latest |= {name: client["accuracy"] for name, client in line.clients.items()}
+        by_round[line.round] = float(np.mean([*latest.values()]))
     return {
         "rounds": rounds,
-        "accuracy": [float(np.mean(by_round[i])) for i in sorted(by_round)],
+        "accuracy": [by_round[i] for i in sorted(by_round)],
         "adjusted_rand_index": summary["adjusted_rand_index"],
         "clusters": summary["clusters"],
         "moves": summary["moves"],

@@ -129,6 +129,22 @@ def test_members_leave_an_unsplit_root_only_if_updates_stay_much_longer(suspecte
     assert decided.sides == ((("b", "c"), ("a",)) if leaves else ())
 
 
+@pytest.mark.parametrize(("cfl", "rounds"), [(JUDGED, 2), (replace(JUDGED, changes=()), 7)])
+def test_an_unsplit_root_is_split_in_the_round_after_most_of_its_members_changed(cfl, rounds):
+    alike = Federation.dealt(8, 1, 1, 1, noise=0.05).changed({1: 0, 2: 0, 3: 0})
+    changed = alike.changed({0: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2, 7: 3, 9: 3, 10: 3})
+    state = after((alike, 20), cfl=cfl)
+    *before, (_, result) = run(changed, cfl, rounds, state=state, done=20)
+    assert all(one.state.tree.root.is_leaf for _, one in before)
+    (decision,) = result.decisions
+    assert decision.outcome is Outcome.SPLIT
+    if cfl.changes:
+        assert decision.reason.startswith("the updates of 9 of 11 members became longer than ever")
+        assert {frozenset(leaf.members) for leaf in result.state.tree.leaves} == changed.planted
+        # In one round updates may be long by chance.
+        assert after((changed, 1), (alike, 6), cfl=cfl, state=state, done=20).tree.root.is_leaf
+
+
 @pytest.mark.parametrize(("wrong", "again"), [(2, True), (1, False)])
 def test_changed_members_start_from_the_first_model_if_that_serves_most_of_them_better(
     wrong, again
