@@ -76,7 +76,7 @@ class Moves(Change):
         If most members have been suspected since the same round, and the criterion's groups are
         only not steady yet, it is into these (`changed_at_once`). Otherwise it is into members that
         changed and the others, if there are any. A member changed if it has been suspected for
-        `FEW` rounds, and its first suspicious update was `LONG` times as long as usual.
+        `FEW` rounds, and its updates were `LONG` times as long as usual in all of them.
         """
         if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
             return decision
@@ -90,8 +90,8 @@ class Moves(Change):
         stay = without(dict.fromkeys(evidence.clients), suspects)
         if not changed or not stay:
             return decision
-        factor = max(changed.values())
-        longer = f"the updates of {listed(changed)} became up to {factor:.1f} times as long"
+        factor = min(changed.values())
+        longer = f"the updates of {listed(changed)} became at least {factor:.1f} times as long"
         reason = f"{longer} as usual, so the data seem to have changed"
         sides = in_order(stay), in_order(changed)
         return replace(decision, outcome=Outcome.SPLIT, sides=sides, reason=reason)

@@ -25,16 +25,16 @@ class NormHistory(NamedTuple):
     leaf: str
     rounds: int = 0
     """Rounds that count."""
-    mean: float = 0.0
+    usual: float = 0.0
     """Usual log(norm / median norm of the leaf in the same round): about the mean of the last `FEW`
-    rounds, because other members come and go, and the median with them."""
+    rounds, because other members come and go, and the median with them. In an unsplit root, where
+    they do not, it is the largest: of models with few weights norms vary widely by chance."""
     longest: float = NOTHING
     """Largest log norm but the first, which is long in a new leaf."""
     suspected: int = 0
     """Consecutive rounds, up to now, for which the member has been suspected."""
     factor: float = 0.0
-    """Ratio of its norm to its usual one in the first of these rounds, both relative to the
-    median."""
+    """Least ratio of its norm to its usual one in these rounds, both relative to the median."""
     place_at: str = ""
     """The split cluster for which the member still owes an update that shows its place."""
 
@@ -43,9 +43,10 @@ class NormHistory(NamedTuple):
 
         ``longer``: it is longer than all before; ``most``: so are most members' updates.
         """
+        factor = float(np.exp(relative - self.usual))
         if longer and self.suspected:
-            return self._replace(suspected=(self.suspected + 1) % (2 * FEW + 1))
-        factor = float(np.exp(relative - self.mean))
+            again = (self.suspected + 1) % (2 * FEW + 1)
+            return self._replace(suspected=again, factor=min(factor, self.factor))
         return self._replace(suspected=int(longer and (most or factor >= LONG)), factor=factor)
 
     @property
@@ -63,7 +64,7 @@ def updated(
 
     A member is suspected if its update is longer than all before in this leaf, and
 
-    - `LONG` times as long as its usual one, both relative to the leaf's median; or
+    - `LONG` times as long as usual, both relative to the leaf's median; or
     - most members' updates are longer than all before, too.
 
     It stays suspected as long as its updates are longer than those before, for 2 `FEW` rounds: by
@@ -84,12 +85,14 @@ def updated(
     }
     if any(history.suspected for history in now.values()):
         return now
-    return {client: usual(history, lengths[client], median) for client, history in now.items()}
+    return {client: grown(history, lengths[client], median) for client, history in now.items()}
 
 
-def usual(history: NormHistory, length: float, median: float) -> NormHistory:
+def grown(history: NormHistory, length: float, median: float) -> NormHistory:
     """The history with one more round in which nobody was suspected."""
-    rounds = history.rounds + 1
-    mean = history.mean + (length - median - history.mean) / min(rounds, FEW)
-    longest = max(history.longest, float(length)) if history.rounds else history.longest
-    return history._replace(rounds=rounds, mean=float(mean), longest=longest, factor=0.0)
+    relative, rounds = float(length - median), history.rounds + 1
+    usual = history.usual + (relative - history.usual) / min(rounds, FEW)
+    if history.leaf == ROOT and history.rounds:
+        usual = max(history.usual, relative)
+    longest = max(history.longest, length) if history.rounds else history.longest
+    return history._replace(rounds=rounds, usual=usual, longest=longest, factor=0.0)

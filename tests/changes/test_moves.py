@@ -107,7 +107,7 @@ def test_the_first_change_in_an_unsplit_root_splits_it_after_three_rounds():
     *_, (_, result) = run(ODD, MOVING, 3, state=state, done=20)
     (decision,) = result.decisions
     assert (decision.outcome, decision.children) == (Outcome.SPLIT, ("0.0", "0.1"))
-    assert decision.reason.startswith("the updates of client-4 became up to ")
+    assert decision.reason.startswith("the updates of client-4 became at least ")
     assert leaf(result.state, 4).members == ("client-4",)
     assert len(result.state.tree.leaves) == 2
     state = after((ODD, 6), (ALIKE, 3), state=result.state, done=23)

@@ -38,6 +38,16 @@ def test_norms_that_always_vary_are_suspicious_for_too_few_rounds_to_leave_a_roo
         assert all(h.suspected < FEW for h in histories(rounds[:end], leaf).values())
 
 
+def test_members_seldom_leave_a_root_because_the_norms_of_a_single_weight_vary_widely():
+    leave = 0
+    for seed in range(20):
+        state: dict[str, NormHistory] = {}
+        for norms in np.abs(np.random.default_rng(seed).normal(size=(50, 10))):
+            state = updated(state, "0", {str(i): norm for i, norm in enumerate(norms)})
+            leave += any(h.suspected == FEW and h.factor >= LONG for h in state.values())
+    assert leave <= 2  # of 10,000 updates
+
+
 @pytest.mark.parametrize(("factor", "expected"), [(LONG - 0.1, []), (LONG + 0.1, ["2"])])
 @pytest.mark.parametrize(("leaf", "needed"), [("0", 2 * FEW), ("0.0", FEW)])
 def test_an_update_is_suspicious_from_twice_the_usual_length(leaf, needed, factor, expected):
