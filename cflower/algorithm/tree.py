@@ -36,6 +36,8 @@ class Trial(NamedTuple):
     status: Status = Status.OPEN
     reason: str = ""
     """One sentence, once it is judged."""
+    refuted: bool = False
+    """Whether it was undone because its clients were significantly worse off."""
 
 
 @dataclass(frozen=True)

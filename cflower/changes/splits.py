@@ -36,11 +36,12 @@ class SplitTrials(Change):
 
         A leaf waits for the judgement of the split that made it, but not longer than until that was
         due: hostile members may have prevented it. After k splits were undone the cluster waits
-        until the number of rounds has doubled k times.
+        until the number of rounds has doubled k times; one that was refuted counts twice.
         """
         leaf = state.tree.clusters[decision.cluster]
-        refused = [trial.due for trial in leaf.undone if trial.status is Status.UNDONE]
-        again = 2 ** len(refused) * max(refused, default=0)
+        refused = [trial for trial in leaf.undone if trial.status is Status.UNDONE]
+        doublings = sum(1 + trial.refuted for trial in refused)
+        again = 2**doublings * max((trial.due for trial in refused), default=0)
         if decision.outcome is not Outcome.SPLIT:
             return decision
         above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
@@ -149,7 +150,8 @@ class SplitTrial(Proposal):
             outcome = Outcome.UNDONE
             # The end of a run refutes nothing: if the run is resumed, the split may be made again.
             open_end = self.last and verdict.better is None
-            past = trial._replace(status=Status.OPEN if open_end else Status.UNDONE)
+            status = Status.OPEN if open_end else Status.UNDONE
+            past = trial._replace(status=status, refuted=verdict.better is False)
             tree = reunited(state.tree, name, past, self.questions[0].model)
         made = judged(decisions, name, now, outcome, reason, verdict.figures)
         return replace(state, tree=tree), (*decisions, made)

@@ -227,7 +227,7 @@ def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clie
     assert (state.tree.root.is_leaf, trial.due) == (True, last)
     assert trial.status is (Status.UNDONE if opinions is WORSE else Status.OPEN)
     # The run goes on.
-    results = run(two, cfl, 4 * began, state=state, done=last, opinions=BETTER)
+    results = run(two, cfl, 6 * began, state=state, done=last, opinions=BETTER)
     outcomes = {result.decisions[0].outcome for _, result in results}
     assert (Outcome.PUT_OFF in outcomes) == (opinions is WORSE)
     assert Outcome.SPLIT in outcomes
@@ -327,6 +327,15 @@ def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
     joined = replace(federation, groups=groups)
     newcomer = final(joined, cfl, 1, state=state, done=30, clients=["new"])
     assert newcomer.tree.leaf_of("new").members == ("new",)
+
+
+@pytest.mark.parametrize(("opinions", "waits"), [(WORSE, 4), (NEITHER, 2)])
+def test_after_a_split_that_clients_refute_a_cluster_waits_twice_as_long(opinions, waits):
+    cfl = judged(1, budget=12)  # for one question: the next split stays open
+    states = [result.state for _, result in run(two, cfl, 40, opinions=opinions)]
+    (undone,) = states[-1].tree.root.undone
+    unsplit = [state.tree.root.is_leaf for state in states[undone.due :]]
+    assert unsplit.index(False) == waits * undone.due - undone.due - 1
 
 
 def test_with_every_split_that_is_undone_the_next_one_waits_twice_as_long():
