@@ -1,12 +1,13 @@
-"""Bounds on what one client counts for, by what is usual among the others.
+"""Bounds on what one client counts for, by what is usual in its cluster.
 
 By the mean of eq. 2 one reply could count for more than all others. Whatever a client sends, and
 whenever, it may move the model about as far as one more honest member of its cluster could: this is
-what the medians of the others show, without a setting. Nearly half of them may be wrong.
+what medians show, without a setting. Nearly half of the members may be wrong.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from cflower.algorithm.constants import FEW, LONG, MOST
 from cflower.algorithm.state import CFLState, KnownUpdate, Reply
 from cflower.algorithm.weights import Update, Vector
-from cflower.ordering import only, without
+from cflower.ordering import only
 
 NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
 """The figures of an update, shape (3 + a,): its norm; the weight that its client claims; its pull,
@@ -41,12 +42,16 @@ class Members:
     size: int
     last: dict[str, Vector]
     """The figures of each, shape (3 + a,)."""
+    before: Mapping[str, KnownUpdate]
+    """Their last updates of earlier rounds."""
     heard: list[str] = field(default_factory=list)
     """Those that replied in this round."""
     usual: Vector | None = None
-    """Their medians, once `FEW` are known."""
+    """Their usual figures, once `FEW` are known."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
+    waiting: list[Reply] = field(default_factory=list)
+    """Replies of this round beyond the bounds when they came."""
 
     def hear(self, client: str, figures: Vector) -> None:
         """Take up a reply of this round."""
@@ -54,37 +59,48 @@ class Members:
         self.heard.append(client)
         num_known = len(self.last) + len(self.heard)
         if len(self.last) >= FEW and num_known >= 2 * self.num_known:
-            # Anew when twice as much is known: seldom enough for clusters of thousands. Whoever is
-            # the longest of all is not its own measure.
-            self.usual = medians(self.last.values(), least=FEW, spare=1)
-            self.num_known = num_known
+            # Anew when twice as much is known: seldom enough for clusters of thousands.
+            self.usual, self.num_known = self.found(), num_known
 
-    def others(self, client: str) -> tuple[Vector, Vector]:
-        """The medians of the other members, and the sum over those that replied in this round."""
-        others = without(self.last, [client])
-        nothing = np.zeros_like(self.last[client])
-        replied = only(others, self.heard).values()
-        return medians((nothing, *others.values())), np.sum((nothing, *replied), axis=0)
+    def found(self) -> Vector:
+        """The usual figures by all that is known now."""
+        return usual_of(self.last.values(), self.size)
+
+    @cached_property
+    def direction(self) -> Vector:
+        """The sum of their updates of earlier rounds, as `Projection.keep` keeps them."""
+        return sum((update.vector for update in self.before.values()), np.zeros(()))
+
+    def turned_back_by(self, reply: Reply) -> bool:
+        """Whether an update points against the sum of the other members' last ones."""
+        assert reply.kept is not None
+        own = self.before.get(reply.client)
+        others = self.direction - own.vector if own else self.direction
+        return bool(np.sum(reply.kept * others) < 0)
 
 
-def medians(figures: Iterable[Vector], least: int = 1, spare: int = 0) -> Vector:
-    """The medians of the updates that are not zero, shape (3 + a,); zeros if these are too few.
+def usual_of(figures: Iterable[Vector], size: int) -> Vector:
+    """What is usual among ``size`` members by the updates that are not zero, shape (3 + a,).
 
-    Without the ``spare`` largest, each figure by itself. Of two in the middle their mean, but at
-    most `LONG` times the smaller: one of two may be as large as a hostile client likes. Changes of
-    statistics differ by more among honest clients, so of those it is their mean.
+    Each figure by itself: what at least half of the members reach; as long as fewer are known, or
+    if it is more, the median without the largest, so that nobody is its own measure. Of two in the
+    middle their mean, but at most `LONG` times the smaller: one of two may be as large as a hostile
+    client likes. Changes of statistics differ by more among honest clients, so of those it is their
+    mean. Zeros if fewer than two updates are not zero.
 
-    >>> medians([np.array([1.0, 10.0]), np.array([3.0, 1e6]), np.array([0.0, 99.0])])
-    array([ 2., 20.])
+    >>> few = [np.array(one) for one in ([1.0, 10.0], [3.0, 1e6], [9.0, 1e6], [0.0, 99.0])]
+    >>> half = [np.array([norm, 10.0]) for norm in (1.0, 1.0, 9.0, 9.0)]
+    >>> usual_of(few, size=9), usual_of(half, size=9), usual_of(half, size=4)
+    (array([ 2., 20.]), array([ 1., 10.]), array([ 9., 10.]))
     """
-    rows = np.array(list(figures))
+    rows, half = np.array(list(figures)), (size + 1) // 2
     moved = np.sort(rows[rows[:, NORM] > 0], axis=0)
-    if (count := len(moved)) < least:
+    if (count := len(moved)) < 2:
         return np.zeros_like(rows[0])
-    low, high = moved[(count - 1 - spare) // 2], moved[(count - spare) // 2]
+    low, high = moved[(count - 2) // 2], moved[(count - 1) // 2]
     middle = np.asarray((low + high) / 2)
     middle[: LENGTHS.start] = np.minimum(middle, LONG * low)[: LENGTHS.start]
-    return middle
+    return np.maximum(middle, moved[count - half]) if count >= half else middle
 
 
 def fractions(most: Vector, values: Vector) -> Vector:
@@ -100,14 +116,16 @@ def fractions(most: Vector, values: Vector) -> Vector:
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
-    With m the median of the last updates of the cluster's other members, and Σ the sum over those
-    that replied in this round:
+    With m what is usual among the last updates of the cluster's members (`usual_of`), and Σ the sum
+    over the others that replied in this round, each as far as it counts:
 
     - an update longer than `LONG` m is shortened to that, and pulls like one of length m;
     - the change of an array that is not trained is shortened to ``most`` m, each by itself: what
       most others leave as it is stays as it is;
     - with a claim or a pull above ``most`` m, a client has its weight lowered until both are at
-      most min(most m, max(m, most Σ / `MOST`²)).
+      most min(most m, max(m, most Σ / `MOST`²));
+    - with an update that points against the sum of the others' last ones, a client claims at most
+      m: nobody turns the model back by what it claims.
 
     A reply beyond that when it comes waits for the end of the round. If no other member has sent an
     update by then, nothing shows what one more could have done, and the model stays as it is.
@@ -131,7 +149,6 @@ class RobustMean:
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
-        waiting = list[Reply]()
         clusters = {leaf.name: self._members(leaf.members) for leaf in self.state.tree.leaves}
         for reply in replies:
             if not np.isfinite(reply.norm):
@@ -141,61 +158,74 @@ class RobustMean:
             else:
                 members, figures = clusters[reply.ask.cluster], self._figures(reply)
                 members.hear(reply.client, figures)
-                if members.usual is not None and (figures <= self._most_of(members.usual)).all():
-                    yield reply
+                usual = members.usual
+                if usual is not None and (figures <= (bounds := self._bounds(usual))).all():
+                    yield self._weighted(reply, members, usual, bounds[COUNTS])
                 else:
-                    waiting.append(reply)
-        for reply in waiting:
-            yield from self._held(reply, clusters[reply.ask.cluster])
+                    members.waiting.append(reply)
+        for members in clusters.values():
+            if members.waiting:
+                yield from self._held(members)
 
     def _members(self, clients: Sequence[str]) -> Members:
         known = only(self.state.known, clients)
-        return Members(len(clients), {c: self._figures(u) for c, u in known.items()})
+        return Members(len(clients), {c: self._figures(u) for c, u in known.items()}, known)
 
     def _figures(self, update: Reply | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
         return np.array([update.norm, claim, update.norm * claim, *update.lengths])
 
-    def _most_of(self, usual: Vector) -> Vector:
+    def _bounds(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
-        most = np.full_like(usual, inf)
+        bounds = np.full_like(usual, inf)
         if self.most:
-            most = self.most * usual
-            most[NORM] = LONG * usual[NORM]
+            bounds = self.most * usual
+            bounds[NORM] = LONG * usual[NORM]
         if self.max_norm_ratio:
-            most[NORM] = min(most[NORM], self.max_norm_ratio * usual[NORM])
-        return most
+            bounds[NORM] = min(bounds[NORM], self.max_norm_ratio * usual[NORM])
+        return bounds
 
-    def _held(self, reply: Reply, members: Members) -> Iterator[Reply]:
-        """A reply within the bounds of all others, unless it is refused."""
-        client, figures = reply.client, members.last[reply.client]
-        usual, replied = members.others(client)
-        kept = fractions(self._most_of(usual), figures)
-        if 0 < self.max_norm_ratio * usual[NORM] < figures[NORM]:
-            del members.last[client]  # the others are judged without it
-            ratio = f"{figures[NORM] / usual[NORM]:.3g} times the usual norm of its cluster"
-            limit = f"max-norm-ratio {self.max_norm_ratio:g}"
-            self.refuse(client, f"has an update of norm {reply.norm:.3g}, {ratio} ({limit})")
-        elif not self.most or kept.min() == 1:
-            yield reply
-        else:
-            if usual[NORM]:
-                share = self._share(figures[COUNTS], usual[COUNTS], replied[COUNTS], kept[NORM])
-                reply = replace(reply, share=share, counts=kept[NORM] * share)
-            yield self._shortened(reply, kept)
+    def _held(self, members: Members) -> Iterator[Reply]:
+        """The replies that waited, within the bounds of their cluster, unless they are refused."""
+        usual = members.found()
+        bounds = self._bounds(usual)
+        replied = np.sum([np.minimum(members.last[c], bounds) for c in members.heard], axis=0)
+        for reply in members.waiting:
+            figures, most = members.last[reply.client], bounds[COUNTS]
+            kept = fractions(bounds, figures)
+            if 0 < self.max_norm_ratio * usual[NORM] < figures[NORM]:
+                ratio = f"{figures[NORM] / usual[NORM]:.3g} times the usual norm of its cluster"
+                limit = f"max-norm-ratio {self.max_norm_ratio:g}"
+                reason = f"has an update of norm {reply.norm:.3g}, {ratio} ({limit})"
+                self.refuse(reply.client, reason)
+            elif not usual[NORM]:
+                yield self._shortened(reply, kept)
+            else:
+                if kept.min() < 1 and len(members.heard) > 1:
+                    others = replied - np.minimum(figures, bounds)
+                    part = np.maximum(usual, others * self.most / MOST**2)
+                    most = np.minimum(most, part[COUNTS])
+                reply = self._weighted(reply, members, usual, most, kept[NORM])
+                yield self._shortened(reply, kept)
 
-    def _share(self, own: Vector, usual: Vector, replied: Vector, length: float) -> float:
-        """The fraction of its weight that a client keeps, with its update cut to this fraction."""
-        most = self.most * usual
-        if replied.any():
-            most = np.minimum(most, np.maximum(usual, replied * self.most / MOST**2))
-        share = fractions(most, own * [1.0, length]).min()
-        # As evidence a long update stays longer than usual, like the updates of a small group
-        # before its split; in the mean it pulls no more than a usual one.
-        return float(share if length == 1 else min(share, 1 / LONG))
+    def _weighted(
+        self, reply: Reply, members: Members, usual: Vector, most: Vector, length: float = 1.0
+    ) -> Reply:
+        """The reply, to be cut to this fraction, with a claim and a pull of at most these.
+
+        As evidence a long update stays longer than usual, like the updates of a small group before
+        its split; in the mean it pulls no more than a usual one.
+        """
+        own = members.last[reply.client][COUNTS] * [1.0, length]
+        if self.most and own[0] > usual[CLAIM] and members.turned_back_by(reply):
+            most = np.minimum(most, [usual[CLAIM], inf])
+        share = min(float(fractions(most, own).min()), 1.0 if length == 1 else 1 / LONG)
+        return replace(reply, share=share, counts=length * share) if share < 1 else reply
 
     def _shortened(self, reply: Reply, fraction: Vector) -> Reply:
         """The reply with these fractions of its update and of each array that is not trained."""
+        if fraction.min() == 1:
+            return reply
         assert reply.update is not None and reply.kept is not None
         (trained, carried), kept = reply.update, reply.kept
         if fraction[NORM] < 1:

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cflower.algorithm.constants import LONG, MOST
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.robust.robust_mean import RobustMean, limited
+from cflower.robust.robust_mean import RobustMean, limited, usual_of
 
 STATISTICS = (slice(0, 2), slice(2, 3))
 """A running mean and a counter, which are not trained."""
@@ -25,10 +27,10 @@ def reply(client, length, examples=100.0, carried=()):
     )
 
 
-def known(*clients, norm=1.0, lengths=()):
-    """Last updates, of norm 1 unless another one is given."""
-    zeros, lengths = np.zeros(4), np.array(lengths)
-    return {f"c{i}": KnownUpdate(1, zeros, norm, 100, zeros, lengths=lengths) for i in clients}
+def known(*clients, norm=1.0, lengths=(), direction=0.0):
+    """Last updates, of norm 1 unless another one is given; along the replies', or against them."""
+    zeros, lengths, vector = np.zeros(4), np.array(lengths), np.array([direction, 0, 0, 0])
+    return {f"c{i}": KnownUpdate(1, vector, norm, 100, zeros, lengths=lengths) for i in clients}
 
 
 def state_of(size, updates=None):
@@ -228,6 +230,44 @@ def test_a_second_hostile_client_is_not_bounded_by_the_first_ones_length(place):
     before = {**known(1 - place), **known(2, norm=1e6)}
     result, _ = bounded(*replies, state=state_of(20, before))
     assert length(result[f"c{place}"]) <= LONG**2
+
+
+@pytest.mark.parametrize(("number", "most"), [(9, LONG), (10, 12.0)])
+def test_what_half_of_the_members_do_is_usual(number, most):
+    result, _ = bounded(*(reply(i, 12.0 if i >= 20 - number else 1.0) for i in range(20)))
+    assert [length(one) for one in result.values()] == [1.0] * (20 - number) + [most] * number
+
+
+@given(
+    st.integers(3, 12).flatmap(
+        lambda size: st.tuples(
+            st.just(size), st.lists(st.floats(1e-9, 1e30), max_size=(size - 1) // 2)
+        )
+    )
+)
+def test_fewer_than_half_of_the_members_cannot_show_anything_as_usual(case):
+    size, hostile = case
+    honest = np.linspace(1, 2, size - len(hostile))
+    figures = [np.full(4, value) for value in (*hostile, *honest)]
+    assert ((usual_of(figures, size) >= 1) & (usual_of(figures, size) <= 2)).all()
+
+
+@pytest.mark.parametrize(("direction", "counts"), [(1.0, MOST), (0.0, MOST), (-1.0, 1.0)])
+@pytest.mark.parametrize("examples", [300, 1e12])
+def test_a_client_that_points_against_the_others_counts_for_one(examples, direction, counts):
+    replies = [reply(i, 1.0, examples if i == 5 else 100) for i in range(12)]
+    others = known(*range(12), direction=direction)
+    for client, update in known(5, direction=-100.0).items():
+        others[client] = update  # what it sent itself is not what the others do
+    result, _ = bounded(*replies, state=state_of(12, others))
+    assert pull(result["c5"]) == pytest.approx(100 * counts)
+
+
+def test_without_a_bound_a_client_that_points_against_the_others_counts_for_all_it_has():
+    replies = [reply(i, 1.0, 1e12 if i == 5 else 100) for i in range(6)]
+    state = state_of(6, known(*range(6), direction=-1.0))
+    result, _ = bounded(*replies, state=state, most=0.0)
+    assert {one.share for one in result.values()} == {1.0}
 
 
 @pytest.mark.parametrize("known_updates", [{}, known(1, 2, norm=0.0, lengths=(0.0, 0.0))])
