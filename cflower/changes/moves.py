@@ -73,8 +73,8 @@ class Moves(Change):
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
         """A split of an unsplit root because members changed: no sibling model can confirm it.
 
-        If most members have been suspected since the same round, and the criterion's groups are
-        only not steady yet, it is into these (`changed_at_once`). Otherwise it is into members that
+        If most members have been suspected for two rounds, and the criterion only waits until its
+        groups are steady, it is into these (`changed_at_once`). Otherwise it is into members that
         changed and the others, if there are any. A member changed if it has been suspected for
         `FEW` rounds, and its updates were `LONG` times as long as usual in all of them.
         """

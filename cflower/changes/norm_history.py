@@ -91,8 +91,9 @@ def updated(
 def grown(history: NormHistory, length: float, median: float) -> NormHistory:
     """The history with one more round in which nobody was suspected."""
     relative, rounds = float(length - median), history.rounds + 1
-    usual = history.usual + (relative - history.usual) / min(rounds, FEW)
     if history.leaf == ROOT and history.rounds:
         usual = max(history.usual, relative)
+    else:
+        usual = history.usual + (relative - history.usual) / min(rounds, FEW)
     longest = max(history.longest, length) if history.rounds else history.longest
     return history._replace(rounds=rounds, usual=usual, longest=longest, factor=0.0)

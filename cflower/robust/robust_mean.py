@@ -143,7 +143,7 @@ class RobustMean:
     refuse: Callable[[str, str], None]
     """Called with each client with a reply that is not passed on, and why: "the reply ..."."""
     max_norm_ratio: float = 0.0
-    """A longer update than this times the median is refused; 0: only one with an infinite norm."""
+    """A longer update than this times the usual norm is refused; 0: only one of infinite norm."""
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
 
