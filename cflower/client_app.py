@@ -16,7 +16,7 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import nn
 
-from cflower.changes.personal import HELD_OUT
+from cflower.changes.personal import LEAF, MIX
 from cflower.clients import node
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
@@ -30,7 +30,7 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
-from cflower.learning.training import evaluate, predict, soft_accuracy, train, with_perplexity
+from cflower.learning.training import brier_score, evaluate, predict, train, with_perplexity
 from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
@@ -42,7 +42,7 @@ from cflower.messages.client_names import (
     client_name,
     is_name,
 )
-from cflower.metric import SOFT_ACCURACY
+from cflower.metric import BRIER
 from cflower.ordering import in_order
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
@@ -161,18 +161,18 @@ def trained_alone(message: Message, context: Context) -> Trained:
 
 @app.train("adapt")
 def adapt(message: Message, context: Context) -> Message:
-    """The whole personal step: trainings from the leaf's model, and the measures of each mix."""
+    """The whole personal step: trainings from the leaf's model, and the measures of both models."""
     config, data, model = prepare_training(message, context)
     asked = records_in(message.content, ConfigRecord)["config"]
-    trainings, kappas = asked["trainings"], asked["kappas"]
-    assert isinstance(trainings, int) and isinstance(kappas, list)
+    trainings, kappa = asked["trainings"], asked["kappa"]
+    assert isinstance(trainings, int) and isinstance(kappa, float)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, node.round_of(message)
     for server_round in range(last + 1, last + 1 + trainings):
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
     own, size = {key: v.copy() for key, v in arrays_of(model).items()}, len(data.train)
-    metrics = MetricRecord({"num-examples": size, HELD_OUT: len(data.decide)})
-    for number, share in enumerate([0.0, *(size / (size + float(kappa)) for kappa in kappas)]):
+    metrics = MetricRecord({"num-examples": size})
+    for number, share in ((LEAF, 0.0), (MIX, size / (size + kappa))):
         model.load_state_dict(mixed(leaf, own, share))
         for key, value in evaluate_to_decide(model, data.decide).items():
             metrics[f"{key}.{number}"] = value
@@ -202,10 +202,10 @@ def evaluate_round(message: Message, context: Context) -> Message:
 
 
 def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]:
-    """As `evaluate`; where classes are predicted, also `soft_accuracy`."""
+    """As `evaluate`; where classes are predicted, also `brier_score`."""
     metrics = evaluate(model, examples)
     if examples.class_names:
-        metrics[SOFT_ACCURACY.name] = soft_accuracy(model, examples)
+        metrics[BRIER.name] = brier_score(model, examples)
     return metrics
 
 

@@ -109,7 +109,7 @@ class Metric(NamedTuple):
     @property
     def title(self) -> str:
         """The name as sentences have it."""
-        return "probability of the right class" if self.name == SOFT_ACCURACY.name else self.name
+        return "Brier score" if self.name == BRIER.name else self.name
 
     @property
     def share(self) -> bool:
@@ -145,9 +145,9 @@ class Metric(NamedTuple):
         return (min if self.higher_is_better else max)(values, default=None)
 
 
-SOFT_ACCURACY = Metric("soft_accuracy")
-"""The mean probability of the right class. Accuracy moves in steps, and a few confident errors make
-most of a loss: by this measure few examples show far more."""
+BRIER = Metric("brier", higher_is_better=False)
+"""The mean squared error of the classes' probabilities (Brier 1950), from 0 to 2. It is a proper
+score, as a loss is, but a few confident errors do not make most of it."""
 
 
 def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEADERS) -> str:

@@ -10,7 +10,7 @@ changes that there are.
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 
@@ -47,8 +47,6 @@ class Proposal(ABC):
 
     server_round: int
     questions: tuple[Question, ...]
-    reserve: int = field(default=0, kw_only=True)
-    """Models that must be left in the budget for others' questions."""
 
     @abstractmethod
     def concluded(
@@ -129,7 +127,7 @@ class Questions(Pending):
         questions = cls(state, server_round, (), decisions)
         for proposal in proposals:
             more = replace(questions, proposals=(*questions.proposals, proposal))
-            if state.asked + len(more.asks) + proposal.reserve <= budget:
+            if state.asked + len(more.asks) <= budget:
                 questions = more
             else:
                 decisions = proposal.put_off(questions.decisions)

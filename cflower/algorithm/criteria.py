@@ -33,8 +33,9 @@ class Outcome(StrEnum):
     TOO_SMALL = "too small"
     TOO_FEW_HEARD = "waiting for members"
     NEVER = "never split"
-    ON_TRIAL = "on trial"
+    PROPOSED = "split proposed"
     CONFIRMED = "split confirmed"
+    REFUSED = "split refused"
     UNDONE = "split taken back"
     PUT_OFF = "split put off"
     UNJUDGED = "split not judged"
@@ -60,9 +61,11 @@ class Evidence:
     """‖Σ w_i Δ_i‖, left side of eq. 32."""
     rounds: NDArray[np.integer]
     """The round of each update, shape (m,)."""
+    absent: tuple[str, ...] = ()
+    """Members that do not count, because they are gone, silent or excluded; they may come back."""
     outputs: tuple[NDArray[np.floating], ...] = ()
-    """Their updates of the output layer, shape (C, h + 1) each, a row for each class: weights, then
-    bias; empty if the model has no such layer."""
+    """The clients' updates of the output layer, shape (C, h + 1) each, a row for each class:
+    weights, then bias; empty if the model has no such layer."""
 
     @property
     def max_norm(self) -> float:
@@ -114,7 +117,8 @@ class Criterion(Protocol):
 
     Three optional class attributes are the defaults of the `ClusteredFL` settings with these names:
 
-    - ``trial_rounds`` (int, default 0): rounds until the clients judge a split; 0: it is final;
+    - ``trial_rounds`` (int, default 0): 0: a split is made at once; else its clients are asked
+      before it is made;
     - ``moving`` (bool, default False): whether clients with changed data may move to another leaf,
       and leaves whose clients agree are joined;
     - ``personal`` (bool, default False): whether the run ends with the personal step.

@@ -13,11 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ERROR, RESEMBLES
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
-from cflower.algorithm.weights import Vector, norm
-from cflower.ordering import without
+from cflower.algorithm.weights import Vector
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
@@ -72,38 +70,23 @@ class Branches:
     edges: Edges
     bar: float
     """See `usual_similarity`."""
-    resting: str = ""
-    """The child of clients that were at rest when all others left them; empty if there is none."""
 
     @classmethod
     def of(cls, tree: ParameterTree, name: str) -> "Branches":
         """The children of the named cluster that have updates."""
         children = [tree.clusters[child] for child in tree.clusters[name].children]
         edges = {child.name: list(child.edge.values()) for child in children if child.edge}
-        resting = resting_branch(edges)
-        bar = usual_similarity(without(edges, [resting]))
-        return cls(name, edges, bar or RESEMBLES if resting else bar, resting)
+        return cls(name, edges, usual_similarity(edges))
 
     def place(self, update: Vector) -> Placement:
         """Algorithm 4, lines 6 to 12.
 
         ``update`` is the client's update of the cluster's stationary model as similarity sees it,
-        shape (k,). A branch that had converged before the split has tiny updates of random
-        direction: a client that resembles no other branch belongs to it if its update is about as
-        short.
+        shape (k,).
         """
         similarities = {c: float(cosines_to(update, edge).max()) for c, edge in self.edges.items()}
-        if self.resting:
-            del similarities[self.resting]
-            rests = max(similarities.values()) <= self.bar and self._is_short(update)
-            similarities[self.resting] = 1.0 if rests else -1.0
         nearest = max(similarities, key=similarities.__getitem__)
         return Placement(self.cluster, nearest, similarities, self.bar)
-
-    def _is_short(self, update: Vector) -> bool:
-        others = np.concatenate([*map(log_norms, without(self.edges, [self.resting]).values())])
-        usual = np.median(log_norms(self.edges[self.resting])), np.median(others)
-        return bool(np.all(log_norms([update]) < np.mean(usual)))
 
     def least_similarity(self, child: str) -> float:
         """Smallest, over a child's clients, of the largest cosine to another; infinite for one."""
@@ -151,43 +134,3 @@ def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
     cosines = cosine_similarity(np.stack(updates))
     np.fill_diagonal(cosines, -np.inf)
     return cosines
-
-
-def resting_branch(edges: Edges) -> str:
-    """The branch at rest when all others left it; empty if there is none.
-
-    The shortest update of the others is an outlier beyond it, and its own have no common direction:
-    those of two clients may have nearly the same norm by chance.
-    """
-    for child, edge in edges.items():
-        others = [*chain.from_iterable(without(edges, [child]).values())]
-        if others and is_longer(min(others, key=norm), edge):
-            cosines = cosine_similarity(np.stack(edge[:MOST_COMPARED]))
-            if cosines[np.triu_indices(len(cosines), 1)].mean() < RESEMBLES:
-                return child
-    return ""
-
-
-def is_longer(update: Vector, edge: list[Vector]) -> bool:
-    """Whether an update is longer than all on an edge, by more than chance makes one.
-
-    On a logarithmic scale, by Student's t.
-
-    >>> edge = [np.array([1.0, 0.0]), np.array([0.0, 1.1]), np.array([-1.2, 0.0])]
-    >>> is_longer(np.array([0.0, 1.3]), edge), is_longer(np.array([0.0, 9.0]), edge)
-    (False, True)
-    """
-    from scipy.special import stdtr
-
-    usual, length = log_norms(edge), log_norms([update])
-    if len(usual) < 2 or not length.size or length <= usual.max():
-        return False
-    scatter = usual.std(ddof=1) * np.sqrt(1 + 1 / len(usual))
-    errors = (length - usual.mean()) / max(scatter, np.finfo(float).tiny)
-    return bool(stdtr(len(usual) - 1, -errors) < ERROR)
-
-
-def log_norms(updates: list[Vector]) -> Vector:
-    """Logarithms of the norms of the updates that are not zero."""
-    norms = np.linalg.norm(np.stack(updates).astype(float), axis=1)
-    return np.asarray(np.log(norms[norms > 0]))

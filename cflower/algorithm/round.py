@@ -11,7 +11,7 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -25,7 +25,15 @@ from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role, RoundResult
+from cflower.algorithm.state import (
+    Ask,
+    CFLState,
+    Division,
+    KnownUpdate,
+    Reply,
+    Role,
+    RoundResult,
+)
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Rounding, Vector, Weights, norm
@@ -79,17 +87,16 @@ class CFL:
         state: CFLState,
         replies: Iterable[Reply],
         server_round: int,
-        excluded: Collection[str] = (),
         *,
         last: bool = False,
     ) -> RoundResult:
         """The state after the clients' replies: to training, or to the questions after it.
 
-        ``replies`` come in a reproducible order, and rounds are counted from 1. No decision waits
-        for ``excluded`` members. ``last`` is the last round of a run.
+        ``replies`` come in a reproducible order, and rounds are counted from 1. ``last`` is the
+        last round of a run.
         """
         if state.pending is None:
-            return self.run_round(state, replies, server_round, excluded, last=last)
+            return self.run_round(state, replies, server_round, last=last)
         return state.pending.answered(state, replies, self.metric, self.as_sent)
 
     def run_round(
@@ -97,11 +104,11 @@ class CFL:
         state: CFLState,
         replies: Iterable[Reply],
         server_round: int,
-        excluded: Collection[str] = (),
         *,
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split."""
+        state = replace(state, divisions={})
         leaves, decisions = state.tree.leaves, list[Decision]()
         origins = {leaf.name: self.projection.project(leaf.model.trained) for leaf in leaves}
         # Σ w_i Δ_i of eq. 2
@@ -111,7 +118,7 @@ class CFL:
             state = change.observed(state, server_round)
         for name, origin in origins.items():
             leaf, mean = state.tree.clusters[name], means.get(name)
-            evidence = self._evidence(state, leaf, origin, mean, server_round, excluded)
+            evidence = self._evidence(state, leaf, origin, mean, server_round)
             state, decision = self._decided(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             decisions.append(decision)
         for change in self.changes:
@@ -162,10 +169,10 @@ class CFL:
         origin: Vector,
         mean: Weights | None,
         server_round: int,
-        excluded: Collection[str],
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
-        members = tuple(without(dict.fromkeys(state.tree.assigned(leaf)), excluded))
+        everyone = dict.fromkeys(state.tree.assigned(leaf))
+        members = tuple(without(everyone, state.absent))
         known = only(state.known, members)
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, origin)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
@@ -184,6 +191,7 @@ class CFL:
             weights=self._weights(fresh),
             mean_norm=norm(mean_update),
             rounds=rounds,
+            absent=tuple(without(everyone, members)),
             outputs=tuple(map(output.rows, vectors)) if output else (),
         )
 
@@ -200,12 +208,18 @@ class CFL:
             decision = change.revised(state, evidence, decision)
         leaf = replace(leaf, memory=memory, weight=self._weight_in(state, leaf.members))
         if decision.outcome is Outcome.SPLIT:
-            return self._split(state, leaf, decision, evidence, mean)
+            division = self._division(state, leaf, decision, evidence, mean)
+            names = tuple(child.name for child in division.children)
+            tree = state.tree.divided(*division)
+            return replace(state, tree=tree), replace(decision, children=names)
+        if decision.outcome is Outcome.PROPOSED:
+            division = self._division(state, leaf, decision, evidence, mean)
+            state = replace(state, divisions={**state.divisions, leaf.name: division})
         return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
 
-    def _split(
+    def _division(
         self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
-    ) -> tuple[CFLState, Decision]:
+    ) -> Division:
         """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
         Members without a child count to the largest one, and Algorithm 4 places them, from this
@@ -234,9 +248,7 @@ class CFL:
         ]
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=now, memory=memory, left_out=others)
-        unassigned = {**dict.fromkeys(others, leaf.name), **state.tree.unassigned}
-        tree = replace(state.tree.update(parent, *children), unassigned=unassigned)
-        return replace(state, tree=tree), replace(decision, children=names)
+        return Division(parent, tuple(children))
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update (eq. 2)."""
@@ -272,7 +284,8 @@ class CFL:
 
     def _weight_in(self, state: CFLState, clients: Iterable[str]) -> float:
         """Sum of the clients' weights before normalisation, as last known."""
-        return sum(map(self._weight, only(state.known, clients).values()))
+        present = without(only(state.known, clients), state.absent)
+        return sum(map(self._weight, present.values()))
 
     def _weight(self, update: KnownUpdate | Reply) -> float:
         """w_i before normalisation."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
-from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
 from cflower.metric import Metric
 
@@ -124,6 +124,14 @@ class Move(NamedTuple):
     """One sentence with the figures behind it."""
 
 
+class Division(NamedTuple):
+    """A split that may be made."""
+
+    cluster: Cluster
+    """The cluster as it will be."""
+    children: tuple[Cluster, ...]
+
+
 class Personal(NamedTuple):
     """The personal step of a leaf, judged."""
 
@@ -174,6 +182,11 @@ class CFLState:
     moves: tuple[Move, ...] = ()
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
+    absent: frozenset[str] = frozenset()
+    """Members that count for nothing in this round: no decision waits for them, and their last
+    updates do not show what is usual."""
+    divisions: Mapping[str, Division] = field(default_factory=dict)
+    """The splits that are proposed in this round, by cluster."""
     pending: "Pending | None" = None
     """What the clients are still asked about after the training of this round."""
     asked: int = 0

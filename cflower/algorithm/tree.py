@@ -18,26 +18,23 @@ SELECTIONS: tuple[Selection, ...] = ("leaf", "best", "ensemble")
 
 
 class Status(StrEnum):
-    OPEN = "open"
     CONFIRMED = "confirmed"
-    UNDONE = "undone"
     JOINED = "joined"
-    """It was confirmed, and much later its clients were served better by one model again."""
+    """Later its clients were served better by one model again."""
 
 
 class Trial(NamedTuple):
-    """A split as a hypothesis that its clients judge."""
+    """A split that its clients judged."""
 
     began: int
-    due: int
-    """Round after which the clients judge it next, or have judged it."""
+    """Round after which the split was made."""
+    judged: int
+    """Round after which its clients judged it last."""
     parts: tuple[tuple[str, ...], ...]
     """Members of each child when it was made."""
-    status: Status = Status.OPEN
+    status: Status = Status.CONFIRMED
     reason: str = ""
-    """One sentence, once it is judged."""
-    refuted: bool = False
-    """Whether it was undone because its clients were significantly worse off."""
+    """One sentence."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Cluster:
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     trial: Trial | None = None
-    """The judgement of its split; None if the split was final at once."""
+    """The judgement of its split; None if nobody was asked."""
     undone: tuple[Trial, ...] = ()
     """Its earlier splits that were taken back."""
     weight: float = 0.0
@@ -70,11 +67,6 @@ class Cluster:
     """Number of rounds in which its model has learned, those of its ancestors included."""
     left_out: tuple[str, ...] = ()
     """Members without a part when it was split. Algorithm 4 places them."""
-
-    @property
-    def on_trial(self) -> bool:
-        """Whether its split awaits the clients' judgement."""
-        return self.trial is not None and self.trial.status is Status.OPEN
 
     @property
     def is_leaf(self) -> bool:
@@ -170,10 +162,6 @@ class ParameterTree:
         """From the root to the named cluster: ever more special models."""
         return tuple(self.clusters[n] for n in accumulate(name.split("."), "{}.{}".format))
 
-    def on_trial(self, name: str) -> tuple[str, ...]:
-        """The clusters from the root to the named one that await the judgement of their split."""
-        return tuple(cluster.name for cluster in self.path(name) if cluster.on_trial)
-
     def path_of(self, client: str) -> tuple[Cluster, ...]:
         """The clusters with models that can serve a client: from the most general to its leaf.
 
@@ -190,9 +178,9 @@ class ParameterTree:
     def model_of(self, name: str) -> Weights:
         """The model of a cluster as it serves clients.
 
-        A leaf has its own, and a cluster with a final split keeps θ*. Above a split that its
-        clients judge it is the mean of the leaves below, weighted as eq. 2 weighs clients: where
-        clients agree, this is the model that all of them would have trained together.
+        A leaf has its own, and a cluster with a split that nobody judged keeps θ*. Otherwise it is
+        the mean of the leaves below, weighted as eq. 2 weighs clients: where clients agree, this is
+        the model that all of them would have trained together.
         """
         cluster = self.clusters[name]
         if cluster.trial is None:  # no leaf has one
@@ -214,6 +202,11 @@ class ParameterTree:
         """A tree with these clusters replaced or added."""
         changed = {cluster.name: cluster for cluster in clusters}
         return replace(self, clusters={**self.clusters, **changed})
+
+    def divided(self, cluster: Cluster, children: Iterable[Cluster]) -> "ParameterTree":
+        """A tree in which a leaf is split; Algorithm 4 places its members without a child."""
+        unassigned = {**dict.fromkeys(cluster.left_out, cluster.name), **self.unassigned}
+        return replace(self.update(cluster, *children), unassigned=unassigned)
 
     def rejoined(self, name: str, leaf: Cluster) -> "ParameterTree":
         """A tree in which ``leaf`` takes the place of a split cluster and of all below it."""

@@ -56,7 +56,8 @@ class Averages:
     def updated(self, evidence: Evidence) -> "Averages":
         """Return the members' averages with this round's updates; these ones are not changed."""
         now = np.flatnonzero(evidence.rounds == evidence.server_round)
-        names, members = [evidence.clients[i] for i in now], {*evidence.members}
+        names = [evidence.clients[i] for i in now]
+        members = {*evidence.members, *evidence.absent}
         clients = tuple(dict.fromkeys((*(c for c in self.clients if c in members), *names)))
         if not names:  # such as after a round in which all models moved far
             return self._of(clients)
@@ -122,8 +123,8 @@ class Averages:
         """
         return max(2, min(FEW, ceil(np.median(self.counts) / 2)))
 
-    def left_out(self, members: Sequence[str]) -> dict[str, str]:
-        """The members that are not considered, each with the reason.
+    def left_out(self, members: Sequence[str], absent: Sequence[str] = ()) -> dict[str, str]:
+        """The members that are not considered, each with the reason; ``absent`` ones are away.
 
         An update is too old if the median client has since sent more than twice as many updates as
         this client ever.
@@ -135,7 +136,7 @@ class Averages:
             if few[i]:
                 reason = f"{counted(int(self.counts[i]), 'update')}, {self.least} needed"
             reasons[self.clients[i]] = reason
-        return reasons
+        return reasons | dict.fromkeys(absent, "it is away")
 
     def evenly_weighted(self, clients: NDArray[np.intp]) -> Matrix:
         """The averages of some clients as if the model weighed all m clients the same.

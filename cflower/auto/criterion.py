@@ -97,12 +97,14 @@ class AutoCriterion(Checked, Criterion):
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages(**memory).updated(evidence)
-        members, ready = len(evidence.members), int((known.counts >= 2).sum())
+        away = {*evidence.absent}
+        counts = known.counts[[client not in away for client in known.clients]]
+        members, ready = len(evidence.members), int((counts >= 2).sum())
         # Members that never trained do not count.
-        share = min(self.heard_share * len(known.clients), SUFFICIENT) / max(1, members)
+        share = min(self.heard_share * len(counts), SUFFICIENT) / max(1, members)
         if refused := too_few(members, ready, "two updates", least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
-        left_out, decisions = known.left_out(evidence.members), []
+        left_out, decisions = known.left_out(evidence.members, evidence.absent), []
         in_touch = [i for i, client in enumerate(known.clients) if client not in left_out]
         here = sampled(np.array(in_touch, dtype=np.intp), evidence.cluster)
         if len(here) < FEW:

@@ -2,8 +2,7 @@
 
 Not in the paper. It is the question of a split, asked again. Groups may become one so slowly that
 no member is noticed, several clients may get leaves of their own with the same new data, and a
-split may be confirmed by chance. So now and then the two nearest leaves are compared, and at the
-end of a run all leaves below every split.
+split may be confirmed by chance. So now and then the two nearest leaves are compared.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from cflower.algorithm.change import Answer, Change, Proposal, Question
+from cflower.algorithm.constants import ERROR
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below
@@ -24,25 +24,18 @@ INTERVAL = 10
 
 
 class Joins(Change):
-    """Asks about the two nearest leaves now and then, and about all leaves at the end."""
+    """Asks about the two nearest leaves now and then."""
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The joins to judge after this round."""
         tree, now = state.tree, server_round
-        if last:
-            for name in in_order(tree.clusters):
-                leaves, trial = tree.leaves_below(name), tree.clusters[name].trial
-                if trial and len(leaves) > 1 and self._forgotten(tree, name, now):
-                    names = tuple(leaf.name for leaf in leaves)
-                    yield Join(now, (about_mean(tree, name, leaves, now),), names)
-        elif now % INTERVAL == 0:
+        if now % INTERVAL == 0 and not last:
             pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
             if pair := min(pairs, key=distance, default=None):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
-                mean = about_mean(tree, common_ancestor(tree, pair), pair, now)
-                other = Question(first.name, first.model, voters(tree, [second], now))
-                vote = 2 * len(tree.clients)  # that on a split, which others wait for
-                yield Join(now, (mean, other), (first.name, second.name), reserve=vote)
+                mean = about_mean(state, common_ancestor(tree, pair), pair, now)
+                other = Question(first.name, first.model, voters(state, second, now))
+                yield Join(now, (mean, other), (first.name, second.name))
 
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
@@ -52,9 +45,9 @@ class Joins(Change):
         return (changed or turn & (turn - 1) == 0) and self._forgotten(tree, name, now)
 
     def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
-        """Whether no split of a cluster, or above it, was judged lately or is on trial."""
+        """Whether no split of a cluster, or above it, was judged lately."""
         trials, since = [c.trial for c in tree.path(name) if c.trial], now - INTERVAL
-        return not tree.on_trial(name) and all(trial.due <= since for trial in trials)
+        return all(trial.judged <= since for trial in trials)
 
 
 def distance(pair: Sequence[Cluster]) -> float:
@@ -80,17 +73,14 @@ class Join(Proposal):
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """One leaf, if that is likely to serve the clients better, and no part of them worse.
-
-        Whoever gains by the first leaf's model, its members' examples must not show that the mean
-        is worse: else hostile clients that were split off would have their updates counted again.
-        """
+        """One leaf, if that is likely to serve the clients better, and no part of them worse."""
         names = self.leaves
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
         verdicts = [*map(verdict_of, answers)]
         # The first leaf's model may be kept, but from then on all train it towards the mean.
-        verdict, harmful = verdicts[0], names[0] in verdicts[0].shown
+        verdict = verdicts[0]
+        harmful = names[0] in verdict.parts and verdict.parts[names[0]].chance < ERROR
         for question, found in zip(self.questions, verdicts, strict=True):
             if found.may_be_worse and not (found.may_be_better or harmful):
                 return self._joined(state, decisions, question.model, found)

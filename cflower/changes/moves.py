@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from cflower.algorithm.change import Change
-from cflower.algorithm.constants import FEW, LONG, RESEMBLES
+from cflower.algorithm.constants import FEW, LONG
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.placement import Branches
 from cflower.algorithm.state import Ask, CFLState, Role
@@ -130,17 +130,14 @@ def changes_as_a_whole(state: CFLState, leaf: Cluster) -> bool:
 
     It does not depend on who takes part, so a silent client has the effect of an absent one.
     """
-    members = state.tree.assigned(leaf)
+    members = without(dict.fromkeys(state.tree.assigned(leaf)), state.absent)
     return len(members) > 1 and all(place_at(state, client) for client in members)
 
 
 def may_move(state: CFLState, client: str) -> bool:
-    """Whether a client has a history in its leaf, and no split above it is on trial.
-
-    No client has one that Algorithm 4 still has to place.
-    """
+    """Whether a client has a history in its leaf: not while Algorithm 4 still has to place it."""
     leaf, history = state.tree.leaf_of(client).name, histories(state).get(client)
-    return history is not None and history.leaf == leaf and not state.tree.on_trial(leaf)
+    return history is not None and history.leaf == leaf
 
 
 def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_round: int) -> CFLState:
@@ -148,12 +145,9 @@ def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_roun
     history, tree = histories(state)[client], state.tree
     cluster, leaf = tree.clusters[history.place_at], tree.leaf_of(client)
     own = next(child for child in cluster.children if is_below(leaf.name, child))
-    branches = Branches.of(tree, cluster.name)
-    placement = branches.place(update)
+    placement = Branches.of(tree, cluster.name).place(update)
     fits = placement.child == own and placement.familiar
-    # Of a branch that was nearly at rest, the members resemble each other little more than others.
-    least = max(branches.least_similarity(own), RESEMBLES * placement.similarity)
-    if fits or placement.similarities[own] >= least:
+    if fits:
         history = history._replace(place_at="" if tree.clusters[own].is_leaf else own)
         if history.suspected and not history.place_at:
             history = NormHistory(leaf.name)  # its updates are longer, and it stays

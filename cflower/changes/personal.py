@@ -1,14 +1,14 @@
 """The personal step: a leaf's model moved towards each member's own, where members still differ.
 
 Not in the paper. At the end of a run the members of a leaf train its model w by themselves. Then
-they measure w + a_i (v_i − w), a_i = n_i / (n_i + κ), for a few κ on the examples that decide:
-κ = ∞ is the leaf's model, κ = 0 the member's own v_i. All members together choose κ, because a
-choice by one member's few examples costs what it gains. Each member's voice is about what the
-others choose, so that no example judges a choice that it had a part in. A member that one of both
-models serves far better on its own examples gets that one, whatever the others choose.
+each measures w and the mix w + a_i (v_i − w), a_i = n_i / (n_i + κ), on the examples that decide:
+v_i is the model that it trained, n_i its number of training examples, and κ a tenth of the median
+one. The members vote on the mix together, because a choice by one member's few examples overfits.
+It must gain by the metric that leads and by a proper score: a model that trains longer is always
+surer, and a score that pays for confidence elects models that only overfit.
 
 A client whose app can do it gets one message for the whole step. Any other trains and evaluates in
-ordinary messages, first once: if that is better for nobody, it is over.
+ordinary messages.
 
 Shares of this form are the posterior mean under a normal prior around w (James and Stein, 1961).
 APFL (Deng et al., arXiv 2003.13461) interpolates in this way too, with a share for each client.
@@ -20,13 +20,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cflower.algorithm.constants import ERROR, MOST
-from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.state import (
     ADAPT,
     DECIDE,
@@ -40,25 +37,24 @@ from cflower.algorithm.state import (
     Task,
 )
 from cflower.algorithm.weights import Rounding, Weights
-from cflower.changes.vote import Ballot, Vote, deciding, measures_in
+from cflower.changes.vote import Ballot, Vote, measures_in, vote_of
 from cflower.metric import Metric
-from cflower.ordering import counted, listed, only, without
+from cflower.ordering import counted, only
 
-KAPPAS = (0.0, 1 / 3, 1.0, 3.0)
-"""Candidates for κ, in the median number of the members' training examples; ∞ is the other one."""
+KAPPA = 0.1
+"""κ in the median number of the members' training examples."""
+LEAF, MIX = 0, 1
+"""The numbers of the two models that a member measures."""
 MOST_TRAININGS = 10
 """Trainings of a member at most: most models gain nothing after six, slow ones do."""
-HELD_OUT = "held-out"
-"""In the reply to a whole step: the number of examples by which the member measured."""
 Metrics = Mapping[str, float]
-Stage = Literal["adapt", "train", "look", "judge"]
-STAGES: Mapping[Stage, tuple[Task, int]] = {
-    "adapt": ("adapt", 1),
-    "train": ("train", 1),
-    "look": ("evaluate", 2),
-    "judge": ("evaluate", 1 + len(KAPPAS)),
+Stage = Literal["adapt", "train", "judge"]
+STAGES: Mapping[Stage, tuple[Task, tuple[int, ...]]] = {
+    "adapt": ("adapt", (LEAF,)),
+    "train": ("train", (LEAF,)),
+    "judge": ("evaluate", (LEAF, MIX)),
 }
-"""The task of each stage, and the number of models that a member gets for it."""
+"""The task of each stage, and the models that a member gets for it."""
 
 
 @dataclass(frozen=True)
@@ -71,26 +67,21 @@ class Leaf:
     """n_i, the members' training examples."""
     own: Mapping[str, Weights] = field(default_factory=dict)
     """v_i of the members that have trained."""
-    measured: Mapping[str, tuple[Metrics, ...]] = field(default_factory=dict)
-    """Each member's metrics under the candidates so far: the leaf's model, then each κ."""
-    examples: Mapping[str, float] = field(default_factory=dict)
-    """Held-out examples by which the members measured."""
+    measured: Mapping[str, Mapping[int, Metrics]] = field(default_factory=dict)
+    """Each member's metrics of the leaf's model and of its mix."""
 
     @cached_property
-    def kappas(self) -> tuple[float, ...]:
-        """κ of each candidate in training examples; that of the leaf's model, ∞, comes first."""
-        usual = float(np.median([*self.sizes.values()]))
-        return (inf, *(factor * usual for factor in KAPPAS))
+    def kappa(self) -> float:
+        """κ in training examples."""
+        return KAPPA * float(np.median([*self.sizes.values()]))
 
-    def share(self, client: str, number: int) -> float:
-        """a_i of a candidate."""
-        return self.sizes[client] / (self.sizes[client] + self.kappas[number])
+    def share(self, client: str) -> float:
+        """a_i, the share of a member's own model in its mix."""
+        return self.sizes[client] / (self.sizes[client] + self.kappa)
 
-    def candidate(self, client: str, number: int) -> Weights:
+    def mix(self, client: str) -> Weights:
         """W + a_i (v_i − w), w the leaf's model."""
-        if not number:
-            return self.model
-        share, own = self.share(client, number), self.own[client]
+        share, own = self.share(client), self.own[client]
         return Weights(*(w + share * (v - w) for w, v in zip(self.model, own, strict=True)))
 
 
@@ -106,33 +97,30 @@ def leaves_of(state: CFLState) -> dict[str, Leaf]:
 
 
 def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
-    """The leaf with the members that replied: their models, or their metrics by candidate."""
-    own, found = dict(leaf.own), dict[str, tuple[Metrics, ...]]()
-    examples = dict[str, float]()
-    for reply in sorted(replies, key=lambda reply: reply.ask.number):
-        client, before = reply.client, found.get(reply.client, ())
-        examples[client] = float(reply.metrics.get(HELD_OUT, reply.num_examples))
-        if reply.update is not None:
+    """The leaf with the members that replied: their models, or their metrics of both models."""
+    own, measured = dict(leaf.own), defaultdict[str, dict[int, Metrics]](dict)
+    for reply in replies:
+        client = reply.client
+        if reply.update is None:
+            measured[client][reply.ask.number] = reply.metrics
+        else:
             start = leaf.own.get(client, leaf.model)
             own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
-            found[client] = each_candidate(reply.metrics)
-        elif reply.ask.number == len(before):
-            found[client] = (*before, reply.metrics)
-    return replace(leaf, own=only(own, found), measured=found, examples=examples)
+            measured[client] = by_number(reply.metrics)
+    return replace(leaf, own=only(own, measured), measured=measured)
 
 
-def each_candidate(metrics: Metrics) -> tuple[Metrics, ...]:
-    """The metrics of each candidate, which have its number after their names.
+def by_number(metrics: Metrics) -> dict[int, Metrics]:
+    """The metrics of each model, which have its number after their names.
 
-    >>> each_candidate({"accuracy.0": 0.5, "accuracy.1": 0.75, "train-loss": 1.0})[:2]
-    ({'accuracy': 0.5}, {'accuracy': 0.75})
+    >>> by_number({"accuracy.0": 0.5, "accuracy.1": 0.75, "train-loss": 1.0})
+    {0: {'accuracy': 0.5}, 1: {'accuracy': 0.75}}
     """
-    found: list[dict[str, float]] = [{} for _ in range(1 + len(KAPPAS))]
-    for key, value in metrics.items():
-        name, _, number = key.rpartition(".")
-        if number.isdecimal() and int(number) < len(found):
-            found[int(number)][name] = value
-    return tuple(found)
+    found: dict[int, Metrics] = {}
+    for number in (LEAF, MIX):
+        end = f".{number}"
+        found[number] = {k.removesuffix(end): v for k, v in metrics.items() if k.endswith(end)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -144,93 +132,52 @@ class PersonalStep(Pending):
     trainings: int
     """Trainings of each member in all."""
     stage: Stage
-    """What is asked now: the whole step (`ADAPT`); or a training, a look at the members' models
-    after the first one, or the judgement of all candidates after the last one."""
+    """What is asked now: the whole step (`ADAPT`), a training, or the judgement after the last."""
     done: int = 0
     """Trainings so far."""
-    over: Mapping[str, Personal] = field(default_factory=dict)
-    """The results of leaves in which one training was better for nobody."""
 
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
-        """One message to every member, or one for each candidate."""
+        """One message to every member, or one for each model."""
         task, models = STAGES[self.stage]
-        first = self.trainings if task == ADAPT else 0
+        models = (self.trainings,) if task == ADAPT else models
         now = self.server_round + (self.done + 1 if task == "train" else 0)
         return tuple(
             Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
             for name, leaf in self.leaves.items()
             for client in (leaf.own if self.done else leaf.sizes)
-            for number in range(first, first + models)
+            for number in models
         )
 
     def model_of(self, ask: Ask) -> Weights:
-        """The model that a member trains next, or a candidate."""
+        """The model that a member trains next, or measures."""
         leaf = self.leaves[ask.cluster]
         if ask.task == "evaluate":
-            return leaf.candidate(ask.client, ask.number)
+            return leaf.mix(ask.client) if ask.number == MIX else leaf.model
         return leaf.own.get(ask.client, leaf.model)
 
-    def settings_of(self, ask: Ask) -> dict[str, int | list[float]]:
-        """Of a whole step: the number of trainings, and each finite κ in training examples."""
-        return {"trainings": ask.number, "kappas": list(self.leaves[ask.cluster].kappas[1:])}
+    def settings_of(self, ask: Ask) -> dict[str, int | float]:
+        """Of a whole step: the number of trainings, and κ in training examples."""
+        return {"trainings": ask.number, "kappa": self.leaves[ask.cluster].kappa}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Metric, as_sent: Rounding
     ) -> RoundResult:
-        """The next stage; the end after the last one, or if there is nothing left to gain."""
+        """The next stage, or the end after the last one."""
         grouped = defaultdict[str, list[Reply]](list)
         for reply in replies:
             grouped[reply.ask.cluster].append(reply)
         leaves = {
             name: received(leaf, grouped[name], as_sent) for name, leaf in self.leaves.items()
         }
-        ended, stage, done = leaves, self.stage, self.done
-        if stage == "look":
-            ended = {name: leaf for name, leaf in leaves.items() if not any_gain(leaf, metric)}
-            stage = "train"
-        elif stage == "train":
-            ended, done = {}, done + 1
-            after: dict[int, Stage] = {1: "look", self.trainings: "judge"}
-            stage = after.get(done, "train")
-        trainings = self.done or self.trainings
-        over = {**self.over, **concluded(ended, trainings, metric, as_sent)}
-        leaves = without(leaves, ended)
-        step = replace(self, leaves=leaves, stage=stage, done=done, over=over)
-        if step.asks:
-            return RoundResult(replace(state, pending=step), (), step.asks)
-        return RoundResult(replace(state, pending=None, personal=step.over), ())
-
-
-def any_gain(leaf: Leaf, metric: Metric) -> bool:
-    """Whether more members are better off by themselves than worse, or one far better."""
-    if not leaf.measured:
-        return False
-    vote = Vote(tuple(gains_of(leaf, metric)[:, 1].tolist()))
-    alone = (ballot(leaf, client, 1, 0).shows(metric, ERROR) for client in leaf.measured)
-    return vote.better > vote.worse or any(alone)
-
-
-def gains_of(leaf: Leaf, metric: Metric) -> Matrix:
-    """Each member's gain by each candidate over the leaf's model, shape (m, candidates).
-
-    No member decides for the others: no loss counts for more than `MOST` usual gains, and a
-    candidate that a member did not measure counts as such a loss.
-    """
-    reported = [some[0] for some in leaf.measured.values()]
-    measures = deciding(reported, measures_in(reported, metric))
-    gains = np.full((len(leaf.measured), 1 + len(KAPPAS)), -1.0)
-    for row, (client, some) in zip(gains, leaf.measured.items(), strict=True):
-        for number in range(len(some)):
-            row[number] = ballot(leaf, client, number, 0).gain(measures)
-    usual = np.median(np.abs(gains), axis=0, keepdims=True)
-    return np.asarray(np.clip(gains, -MOST * usual, MOST * usual))
-
-
-def ballot(leaf: Leaf, client: str, number: int, other: int) -> Ballot:
-    """A member's metrics under two candidates: none under one that it did not measure."""
-    some = [*leaf.measured[client], *[dict[str, float]()] * len(leaf.kappas)]
-    return Ballot(leaf.name, some[number], some[other], leaf.examples[client])
+        if self.stage == "train":
+            done = self.done + 1
+            stage: Stage = "train" if done < self.trainings else "judge"
+            step = replace(self, leaves=leaves, stage=stage, done=done)
+            if step.asks:
+                return RoundResult(replace(state, pending=step), (), step.asks)
+        personal = concluded(leaves, self.trainings, metric, as_sent)
+        return RoundResult(replace(state, pending=None, personal=personal), ())
 
 
 def concluded(
@@ -239,81 +186,41 @@ def concluded(
     """The result of each leaf.
 
     The members of all leaves show together whether personal models serve them better. A leaf may
-    then go by a likely gain: its own few members are seldom enough for a significant one.
+    then go by a likely gain: its own few members are seldom enough for a significant one. No leaf
+    does in which more members lose by the metric that leads than gain.
     """
-    measured = {name: leaf for name, leaf in leaves.items() if leaf.measured}
-    choices = {name: choice_of(gains_of(leaf, metric)) for name, leaf in measured.items()}
-    gains = chain.from_iterable(choice.vote.gains for choice in choices.values())
-    together, over = Vote(tuple(gains)).significant, {}
+    votes, over = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}, {}
+    together = Vote(tuple(chain.from_iterable(vote.gains for vote, _ in votes.values())))
     for name, leaf in leaves.items():
-        chosen, reason = 0, "no member measured the models"
-        if choice := choices.get(name):
-            shown = choice.vote.significant or (together and choice.vote.likely)
-            chosen = choice.number if shown else 0
-            reason = choice.reason(accepted=chosen > 0)
-        over[name] = served_by(leaf, chosen, reason, trainings, metric, as_sent)
+        vote, leading = votes[name]
+        shown = vote.significant or (together.significant and vote.likely)
+        accepted = shown and leading.better >= leading.worse
+        members = counted(len(vote.gains), "member")
+        reason = f"a mix with a model of its own serves {vote.better} of {members} better"
+        reason += f", {vote.worse} worse"
+        if not vote.gains:
+            reason = "no member measured the models"
+        elif shown and not accepted:
+            reason += f", but by {metric.name} {leading.better} better, {leading.worse} worse"
+        elif not shown and vote.better > vote.worse:
+            reason += ", which may be chance"
+        served = [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
+        over[name] = Personal(
+            reason,
+            leaf.kappa if accepted else inf,
+            trainings,
+            max(map(len, leaf.measured.values()), default=0),
+            {client: as_sent(leaf.mix(client)) for client in served},
+            {client: leaf.share(client) for client in served},
+        )
     return over
 
 
-def served_by(
-    leaf: Leaf, chosen: int, reason: str, trainings: int, metric: Metric, as_sent: Rounding
-) -> Personal:
-    """A leaf whose members choose a candidate, and the members that this does not suit."""
-    numbers = {client: suited(leaf, client, chosen, metric) for client in leaf.measured}
-    if apart := [client for client, number in numbers.items() if number != chosen]:
-        reason += f"; far better served otherwise: {listed(apart)}"
-    served = {client: number for client, number in numbers.items() if number}
-    return Personal(
-        reason,
-        leaf.kappas[chosen],
-        trainings,
-        max(map(len, leaf.measured.values()), default=0),
-        {client: as_sent(leaf.candidate(client, number)) for client, number in served.items()},
-        {client: leaf.share(client, number) for client, number in served.items()},
-    )
-
-
-def suited(leaf: Leaf, client: str, chosen: int, metric: Metric) -> int:
-    """The chosen candidate, unless one member's examples show that w or v_i is far better."""
-    better = (n for n in (0, 1) if ballot(leaf, client, n, chosen).shows(metric, ERROR))
-    return next(better, chosen)
-
-
-class Choice(NamedTuple):
-    """What the members of a leaf choose together."""
-
-    number: int
-    """The candidate that they gain most by."""
-    vote: Vote
-    """Each member's gain by the candidate that the others chose; if every candidate loses more than
-    it gains, by the best of these."""
-
-    def reason(self, *, accepted: bool) -> str:
-        """The vote in words.
-
-        >>> Choice(0, Vote((0.2, 0.2, 0.2, -0.9, -0.9))).reason(accepted=False)
-        'models of their own serve 3 of 5 members better, 2 worse, and these lose more'
-        """
-        better, worse = self.vote.better, self.vote.worse
-        members = counted(len(self.vote.gains), "member")
-        reason = f"models of their own serve {better} of {members} better, {worse} worse"
-        if accepted or better <= worse:
-            return reason
-        return reason + (", which may be chance" if self.number else ", and these lose more")
-
-
-def choice_of(gains: Matrix) -> Choice:
-    """The choice that follows from `gains_of`."""
-    chosen, others = int(gains.sum(axis=0).argmax()), choices_of_others(gains)
-    if not others.any():  # nobody's voice would be about a model of its own
-        chosen, others = 0, others + 1 + gains[:, 1:].sum(axis=0).argmax()
-    return Choice(chosen, Vote(tuple(gains[np.arange(len(gains)), others].tolist())))
-
-
-def choices_of_others(gains: Matrix) -> NDArray[np.integer]:
-    """For each member the candidate that the others gain most by, from `gains_of`.
-
-    >>> choices_of_others(np.array([[0, 1], [0, 1], [0, -9]]))
-    array([0, 0, 1])
-    """
-    return np.asarray((gains.sum(axis=0) - gains).argmax(axis=1))
+def votes_of(leaf: Leaf, metric: Metric) -> tuple[Vote, Vote]:
+    """The members' gains by their mixes: by all measures, and by the metric that leads alone."""
+    measures = measures_in((one.get(LEAF, {}) for one in leaf.measured.values()), metric)
+    ballots = [
+        Ballot(leaf.name, one.get(MIX, {}), one.get(LEAF, {}), 0.0)
+        for one in leaf.measured.values()
+    ]
+    return vote_of(ballots, measures), vote_of(ballots, measures[:1])

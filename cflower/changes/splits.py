@@ -1,9 +1,9 @@
-"""A split is a hypothesis: its clients judge it by the mean of the leaves' models.
+"""A split is put to its clients before it is made.
 
-Not in the paper. As soon as the parts have trained apart, members of each evaluate their leaf's
-model and the mean. A vote in which more of them gain than lose, but not significantly, is repeated
-once. A split that is undone leaves the mean, which is the model that clients without disagreement
-would have trained together.
+Not in the paper. The parts' models exist already: they are what this round of training gave, as
+does the common model. So the members of each part evaluate their part's model and the common one,
+and the split is made only if that serves them better. A split that they refuse never happened: the
+cluster goes on as one, and the next question waits until the number of rounds has doubled.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,164 +13,117 @@ import numpy as np
 
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
-from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
-from cflower.algorithm.weights import Vector, Weights
-from cflower.changes.vote import Verdict, verdict_of
-from cflower.ordering import in_order, listed, only
+from cflower.algorithm.state import CFLState, Division
+from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below, mean_model
+from cflower.algorithm.weights import Weights
+from cflower.changes.vote import verdict_of
+from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
-"""Members of a leaf that answer a question, a limit of what it sends: of 30 clients that gain or
+"""Members of a part that answer a question, a limit of what it sends: of 30 clients that gain or
 lose, 22 decide a vote."""
+NAME = "splits"
+"""The place in `CFLState.memory` of the round of each cluster's last refused split."""
 
 
-@dataclass(frozen=True)
-class SplitTrials(Change):
-    """Puts every split on trial."""
-
-    rounds: int = 1
-    """Rounds after a split until its clients judge it for the first time."""
+class SplitQuestions(Change):
+    """Asks the clients about every split that the criterion decides on."""
 
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
-        """The decision to split, or its postponement.
-
-        A leaf waits for the judgement of the split that made it, but not longer than until that was
-        due: hostile members may have prevented it. After k splits were undone the cluster waits
-        until the number of rounds has doubled k times; one that was refuted counts twice.
-        """
-        leaf = state.tree.clusters[decision.cluster]
-        refused = [trial for trial in leaf.undone if trial.status is Status.UNDONE]
-        doublings = sum(1 + trial.refuted for trial in refused)
-        again = 2**doublings * max((trial.due for trial in refused), default=0)
+        """The decision to split, as a proposal; or put off, if the clients refused one lately."""
         if decision.outcome is not Outcome.SPLIT:
             return decision
-        above = state.tree.clusters[leaf.parent].trial if leaf.parent else None
-        if above and above.status is Status.OPEN and above.due >= decision.server_round:
-            reason = f"the clients have not judged the split of {leaf.parent} yet"
-        elif decision.server_round < again:
-            reason = f"the clients undid its last split, so it waits until round {again}"
+        again, now = 2 * refused_in(state).get(decision.cluster, 0), decision.server_round
+        here = {c for c, last in zip(evidence.clients, evidence.rounds, strict=True) if last == now}
+        if now < again:
+            reason = f"the clients refused its last split, so it waits until round {again}"
+        elif away := [side for side in decision.sides if here.isdisjoint(side)]:
+            reason = f"of {listed(away[0], 5)} nobody trained in this round, so nobody can be asked"
         else:
-            return decision
-        return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=())
-
-    def followed(
-        self, state: CFLState, decisions: Sequence[Decision], places: Mapping[str, Vector]
-    ) -> CFLState:
-        """The state in which new splits are on trial."""
-        tree = state.tree
-        for made in decisions:
-            if made.outcome is Outcome.SPLIT:
-                now = made.server_round
-                trial = Trial(now, now + self.rounds, made.sides)
-                tree = tree.update(replace(tree.clusters[made.cluster], trial=trial))
-        return replace(state, tree=tree)
+            return replace(decision, outcome=Outcome.PROPOSED)
+        return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=(), unsure=())
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
-        """The splits that are due; in the last round all on trial, but none below another."""
-        for name in in_order(state.tree.clusters):
-            trial = state.tree.clusters[name].trial
-            if not trial or state.tree.on_trial(name) != (name,):
-                continue
-            waited = server_round >= 2 * trial.began or self._trained_apart(state, name, trial)
-            if last or (trial.due <= server_round and waited):
-                mean = about_mean(state.tree, name, state.tree.leaves_below(name), server_round)
-                yield SplitTrial(server_round, (mean,), self.rounds, last)
-
-    def _trained_apart(self, state: CFLState, name: str, trial: Trial) -> bool:
-        """Whether every part has trained since the split, or since the last vote.
-
-        The members of a part that takes part seldom would not be there to vote. The vote waits for
-        them until the number of rounds has doubled: they may have left.
-        """
-        since = (trial.began + trial.due) // 2  # a second vote is due after twice as many rounds
-        parts = (only(state.known, leaf.members) for leaf in state.tree.leaves_below(name))
-        return all(any(u.server_round > since for u in part.values()) for part in parts)
+        """A question to the members of each part of each split."""
+        for division in state.divisions.values():
+            questions = (
+                Question(child.name, child.model, voters(state, child, server_round))
+                for child in division.children
+            )
+            yield SplitQuestion(server_round, tuple(questions), division)
 
 
-def about_mean(tree: ParameterTree, name: str, leaves: Sequence[Cluster], now: int) -> Question:
-    """One about the mean of these leaves' models to their members."""
-    return Question(name, mean_model(leaves), voters(tree, leaves, now))
+def refused_in(state: CFLState) -> dict[str, int]:
+    """The round of the last split that the clients of a cluster refused, by its name."""
+    return dict(state.memory.get(NAME, {}))
 
 
-def voters(tree: ParameterTree, leaves: Iterable[Cluster], server_round: int) -> tuple[str, ...]:
-    """Members whose leaf is known: at most `VOTERS` of each leaf, others in another round."""
-    chosen = list[str]()
-    for leaf in leaves:
-        members = tree.assigned(leaf)
-        places = sampled(np.arange(len(members)), leaf.name, server_round, most=VOTERS)
-        chosen.extend(members[i] for i in places)
-    return tuple(chosen)
+def voters(state: CFLState, part: Cluster, server_round: int) -> tuple[str, ...]:
+    """Members of a part that answer: at most `VOTERS`, others in another round."""
+    members = [*without(dict.fromkeys(state.tree.assigned(part)), state.absent)]
+    places = sampled(np.arange(len(members)), part.name, server_round, most=VOTERS)
+    return tuple(members[i] for i in places)
 
 
 @dataclass(frozen=True)
-class SplitTrial(Proposal):
-    """Are the leaves of a split cluster better than their mean?"""
+class SplitQuestion(Proposal):
+    """Does its own model serve each part of a cluster better than the common one?"""
 
-    rounds: int
-    last: bool
-    """Whether the run ends with this round."""
+    division: Division
 
     def put_off(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
-        """The decisions with one that says that the split is open at the end of the run.
-
-        It is not undone, even if the one before was: next to hostile clients that prevented the
-        vote, the mean would be a model that they have spoiled.
-        """
-        if not self.last:
-            return decisions
-        name, now = self.questions[0].cluster, self.server_round
-        reason = "the run is too short to ask the clients about it"
-        return (*decisions, judged(decisions, name, now, Outcome.ON_TRIAL, reason, {}))
+        """The decisions with the split put off, because no question is left in the budget."""
+        reason = "the run has used up what it may ask its clients"
+        return self._with(decisions, outcome=Outcome.PUT_OFF, reason=reason)
 
     def concluded(
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
-        """The split is confirmed, undone, or judged again; and the decision on it."""
-        name, now, (answer,) = self.questions[0].cluster, self.server_round, answers
-        cluster, verdict = state.tree.clusters[name], verdict_of(answer)
-        assert cluster.trial is not None
-        reason, trial = verdict.reason, cluster.trial._replace(due=now, reason=verdict.reason)
-        if not verdict.measured:
-            outcome, reason = Outcome.UNJUDGED, f"{reason}, so the split is final"
-            tree = state.tree.update(replace(cluster, trial=None))
-        elif verdict.better:
-            outcome, trial = Outcome.CONFIRMED, trial._replace(status=Status.CONFIRMED)
-            losers = in_order(verdict.losers)
-            tree = state.tree.update(replace(cluster, trial=trial))
-            tree = started_from(tree, losers, self.questions[0].model)
-            if losers:
-                reason += (
-                    f"; the common model serves {listed(losers)} better: it goes on from there"
-                )
-        elif again := self._next_vote(trial, verdict):
-            outcome = Outcome.ON_TRIAL
-            reason += f"; the clients judge again in round {again}"
-            tree = state.tree.update(replace(cluster, trial=trial._replace(due=again)))
+        """The split is made or refused; and the decision on it."""
+        cluster, children = self.division
+        pairs = ((part, common) for answer in answers for common, part in answer.pairs)
+        verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
+        reason, now = verdict.reason, self.server_round
+        if verdict.measured and not verdict.vote.likely:
+            refused = refused_in(state) | {cluster.name: now}
+            state = replace(state, memory={**state.memory, NAME: refused})
+            reason += f"; the clients may be asked again from round {2 * now} on"
+            refusal = {"outcome": Outcome.REFUSED, "reason": reason, "figures": verdict.figures}
+            return state, self._with(decisions, **refusal, sides=())
+        tree, outcome = state.tree.divided(cluster, children), Outcome.CONFIRMED
+        if verdict.measured:
+            parts = tuple(child.members for child in children)
+            trial = Trial(now, now, parts, reason=verdict.reason)
+            tree = tree.update(replace(cluster, trial=trial))
+            if losers := in_order(verdict.losers):
+                common = state.tree.clusters[cluster.name].model
+                tree = started_from(tree, losers, common)
+                reason += f"; {listed(losers)} starts from the common model, which serves it better"
         else:
-            outcome = Outcome.UNDONE
-            # The end of a run refutes nothing: if the run is resumed, the split may be made again.
-            open_end = self.last and verdict.better is None
-            status = Status.OPEN if open_end else Status.UNDONE
-            past = trial._replace(status=status, refuted=verdict.better is False)
-            tree = reunited(state.tree, name, past, self.questions[0].model)
-        made = judged(decisions, name, now, outcome, reason, verdict.figures)
+            outcome, reason = Outcome.UNJUDGED, f"{reason}, so the split is final"
+        decisions = self._with(decisions, outcome=Outcome.SPLIT, children=cluster.children)
+        made = judged(decisions, cluster.name, now, outcome, reason, verdict.figures)
         return replace(state, tree=tree), (*decisions, made)
 
-    def _next_vote(self, trial: Trial, verdict: Verdict) -> int:
-        """The round in which the clients judge again; 0 if they do not.
-
-        They do once, after twice as many rounds, if more of them gain than lose.
-        """
-        later = 2 * trial.due - trial.began
-        leaning = verdict.better is None and verdict.vote.better > verdict.vote.worse
-        soon = later <= trial.began + 2 * self.rounds
-        return later if leaning and soon and not self.last else 0
+    def _with(self, decisions: tuple[Decision, ...], **changes: object) -> tuple[Decision, ...]:
+        """The decisions with these changes to that on the cluster."""
+        name = self.division.cluster.name
+        return tuple(
+            replace(made, **changes) if made.cluster == name else made  # type: ignore[arg-type]
+            for made in decisions
+        )
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
     """The tree in which these leaves continue from another model."""
     leaves = [tree.clusters[name] for name in names]
     return tree.update(*(replace(leaf, model=model, optimizer={}) for leaf in leaves))
+
+
+def about_mean(state: CFLState, name: str, leaves: Sequence[Cluster], now: int) -> Question:
+    """One about the mean of these leaves' models to their members."""
+    clients = (client for leaf in leaves for client in voters(state, leaf, now))
+    return Question(name, mean_model(leaves), tuple(clients))
 
 
 def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> ParameterTree:
@@ -182,7 +135,7 @@ def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> Par
     leaf = replace(
         cluster,
         model=model,
-        born=past.due,
+        born=past.judged,
         children=(),
         split_round=None,
         trial=None,

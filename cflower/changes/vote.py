@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cflower.algorithm.change import Answer
-from cflower.algorithm.constants import ERROR, LIKELY, LONG, SIGNIFICANT
+from cflower.algorithm.constants import LIKELY, SIGNIFICANT
 from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
-from cflower.metric import ACCURACY, SOFT_ACCURACY, Metric, words_in
+from cflower.metric import ACCURACY, BRIER, Metric, words_in
 from cflower.ordering import counted, without
-from cflower.robust.robust_mean import limited
 
 EXACT = 50
 """Clients up to which the signed-rank test counts all signs; of more the sum is nearly normal."""
@@ -63,31 +62,6 @@ class Ballot(NamedTuple):
             relative = (own - other) / (abs(own) + abs(other) or 1.0)
             gain += relative if measure.higher_is_better else -relative
         return gain
-
-    def halves(self, loss: Metric) -> bool:
-        """Whether the client's own model has less than 1 / `LONG` of the other one's loss.
-
-        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).halves(Metric("loss", False))
-        True
-        """
-        return self.measures(loss) and LONG * self.own[loss.name] < self.candidate[loss.name]
-
-    def shows(self, measure: Metric, level: float) -> bool:
-        """Whether these few examples alone show that the own model serves the client better.
-
-        Only by a metric that is a share, such as accuracy: then the examples give the standard
-        error of the difference. Its p-value, Student's t, must be below this level.
-
-        >>> Ballot("0.0", {"accuracy": 0.9}, {"accuracy": 0.5}, 40).shows(Metric(), 0.01)
-        True
-        """
-        own, other = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.candidate))
-        if not (measure.higher_is_better and 0 <= other < own <= 1 <= self.num_examples):
-            return False
-        error = math.sqrt((own + other) * (2 - own - other) / 2 / self.num_examples)
-        from scipy.special import stdtr
-
-        return float(stdtr(float(int(self.num_examples)), (other - own) / error)) < level
 
 
 class Vote(NamedTuple):
@@ -170,13 +144,6 @@ class Verdict(NamedTuple):
     reason: str
     """One sentence with the figures."""
     figures: Mapping[str, float] = {}
-    shown: frozenset[str] = frozenset()
-    """The parts whose members' examples together show a gain."""
-
-    @property
-    def sure(self) -> set[str]:
-        """The small ones: two clients cannot win a vote of ten, but may need their own model."""
-        return {part for part in self.shown if 0.5 ** len(self.parts[part].gains) > SIGNIFICANT}
 
     @property
     def measured(self) -> bool:
@@ -186,14 +153,14 @@ class Verdict(NamedTuple):
     @property
     def better(self) -> bool | None:
         """Whether the clients' own models are better; None if the vote shows neither."""
-        if self.vote.significant or self.sure:
+        if self.vote.significant:
             return True
         return False if self.vote.opposite.significant else None
 
     @property
     def may_be_better(self) -> bool:
         """Whether a gain of all clients, or of one part of them, is likely."""
-        return bool(self.sure) or any(v.likely for v in (self.vote, *self.parts.values()))
+        return any(v.likely for v in (self.vote, *self.parts.values()))
 
     @property
     def may_be_worse(self) -> bool:
@@ -207,26 +174,26 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(answer: Answer) -> Verdict:
-    """Count the votes by the leading metric and the loss; by the loss alone if nobody has another.
+    """Count the votes by the leading metric and a proper score; by that alone if it is the only one.
 
-    Where accuracy leads and most clients report `SOFT_ACCURACY`, that takes the place of both. A
-    client that did not measure the leading metric under both models has no voice.
+    Where accuracy leads and most clients report the Brier score, that takes the place of both:
+    accuracy on a few examples moves in steps. A client that did not measure the leading metric
+    under both models has no voice.
     """
     ballots, measures = compared(answer)
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
-    by = deciding([ballot.own for ballot in ballots], measures)
+    by = deciding(measures)
     votes = {part: vote_of(some, by) for part, some in parts.items()}
     vote = vote_of(ballots, by)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    shown = frozenset(part for part, some in parts.items() if show_gain(some, *measures))
     figures = figures_of(ballots, dict.fromkeys([*measures, *by])) | vote.figures
     own, other = (by[0].in_words(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
     models = f"{by[0].title} {own} with separate models, {other} with a common one"
-    return Verdict(vote, votes, f"{clients} ({models})", figures, shown)
+    return Verdict(vote, votes, f"{clients} ({models})", figures)
 
 
 def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
@@ -238,35 +205,16 @@ def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
 
 
-def deciding(
-    reported: Sequence[Mapping[str, float]], measures: Sequence[Metric]
-) -> Sequence[Metric]:
-    """The measures that a client's gain is the sum of, by what the clients report of one model."""
+def deciding(measures: Sequence[Metric]) -> Sequence[Metric]:
+    """The measures that a client's gain by a split or a join is the sum of."""
     words = words_in(measures[0].name)
     by_accuracy = words & ACCURACY[0] and words.isdisjoint({"balanced", "top"})
-    soft = 2 * sum(SOFT_ACCURACY.name in metrics for metrics in reported) > len(reported)
-    return [SOFT_ACCURACY] if by_accuracy and soft else measures
+    return [BRIER] if by_accuracy and BRIER in measures else measures
 
 
 def vote_of(ballots: Iterable[Ballot], measures: Sequence[Metric]) -> Vote:
     """The gains of these clients."""
     return Vote(tuple(ballot.gain(measures) for ballot in ballots))
-
-
-def show_gain(part: Sequence[Ballot], lead: Metric, *losses: Metric) -> bool:
-    """Whether most of these clients gain, and their losses or all their examples show it.
-
-    Few examples do not show by the accuracy that a client's data changed, but its loss is many
-    times as high with a model for others. Under models that serve it alike, losses differ less.
-    """
-    if 2 * vote_of(part, [lead]).better <= len(part):
-        return False
-    if any(2 * sum(ballot.halves(loss) for ballot in part) > len(part) for loss in losses):
-        return True
-    sizes = limited(ballot.num_examples for ballot in part)
-    values = np.array([(ballot.own[lead.name], ballot.candidate[lead.name]) for ballot in part])
-    own, candidate = ({lead.name: float(np.average(v, weights=sizes))} for v in values.T)
-    return Ballot(part[0].part, own, candidate, float(sizes.sum())).shows(lead, ERROR)
 
 
 def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[str, float]:
@@ -281,13 +229,14 @@ def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[st
 
 
 def measures_in(reported: Iterable[Mapping[str, float]], metric: Metric) -> list[Metric]:
-    """The leading metric, and the loss if most clients measure one.
+    """The leading metric, and a proper score if most clients measure one: Brier's, else a loss.
 
-    Accuracy on a few examples moves in steps; the loss shows the change between them. No client can
+    A proper score does not reward a model for more confidence than it deserves. No client can
     invent a metric for all.
     """
     every = list(reported)
     counts = without(Counter(chain.from_iterable(every)), [metric.name])
     usual = (name for name in sorted(counts) if 2 * counts[name] > len(every))
-    losses = [name for name in usual if "loss" in words_in(name)]
-    return [metric, *(Metric(name, higher_is_better=False) for name in losses[:1])]
+    scores = [name for name in usual if "loss" in words_in(name) or name == BRIER.name]
+    scores.sort(key=lambda name: name != BRIER.name)
+    return [metric, *(Metric(name, higher_is_better=False) for name in scores[:1])]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from cflower.data.examples import Examples
 from cflower.learning.classes import measured
@@ -88,14 +88,16 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     return with_perplexity(measured(predicted, labels.cpu().numpy(), loss), examples)
 
 
-def soft_accuracy(model: nn.Module, examples: Examples) -> float:
-    """The mean probability that a model gives the right classes of held-out examples, in [0, 1].
+def brier_score(model: nn.Module, examples: Examples) -> float:
+    """Σ_k (p_k − [k is right])² over the classes k, the mean over held-out examples, in [0, 2].
 
     Accuracy on few examples moves in steps, and a few confident errors make most of the cross
-    entropy. This moves with every example, and none counts for more than another.
+    entropy. This moves with every example, and none counts for more than 2.
     """
     logits, labels = _predictions(model, examples)
-    return float(logits.softmax(dim=1).gather(1, labels[:, None]).mean())
+    chances = logits.softmax(dim=1)
+    right = one_hot(labels, chances.shape[1])
+    return float((chances - right).square().sum(dim=1).mean())
 
 
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:

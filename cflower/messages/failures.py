@@ -102,6 +102,28 @@ class ExchangeOutcome(NamedTuple):
         )
 
 
+class Presence(NamedTuple):
+    """For how long a client has been connected to a run."""
+
+    connected: int = 0
+    """Rounds at whose start it was connected."""
+    away: int = 0
+    """Rounds since then."""
+    longest: int = 0
+    """The longest time for which it was away before, in rounds."""
+
+    def next(self, *, connected: bool) -> "Presence":
+        """The presence one round later."""
+        if connected:
+            return Presence(self.connected + 1, 0, max(self.longest, self.away))
+        return self._replace(away=self.away + 1)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is away for longer than it was connected, and twice as long as ever before."""
+        return self.away > max(self.connected, 2 * self.longest)
+
+
 @dataclass(frozen=True)
 class FailureRecord:
     """The clients' failures up to a round; methods return a new record."""
@@ -123,6 +145,7 @@ class FailureRecord:
     trainings: Mapping[str, int] = field(default_factory=dict)
     """How often each client was asked to train; each time may cost it privacy."""
     evaluations: Mapping[str, int] = field(default_factory=dict)
+    presence: Mapping[str, Presence] = field(default_factory=dict)
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -130,9 +153,23 @@ class FailureRecord:
         return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
 
     @property
+    def gone(self) -> tuple[str, ...]:
+        """Clients that have left, as far as one can tell: see `Presence.gone`."""
+        return tuple(name for name, presence in self.presence.items() if presence.gone)
+
+    @property
     def absent(self) -> set[str]:
-        """Clients for which no decision waits: excluded ones and silent ones."""
-        return {*self.excluded, *self.silent}
+        """Clients that count for nothing: excluded, silent and gone ones."""
+        return {*self.excluded, *self.silent, *self.gone}
+
+    def met(self, clients: Iterable[str]) -> "FailureRecord":
+        """The record at the start of a round with these clients connected."""
+        here = dict.fromkeys(clients, Presence())
+        presence = {
+            name: before.next(connected=name in here)
+            for name, before in {**here, **self.presence}.items()
+        }
+        return replace(self, presence=presence)
 
     def asked(self, asks: Iterable[Ask]) -> "FailureRecord":
         """The record after these asks were sent."""
@@ -171,8 +208,16 @@ class FailureRecord:
         problems, rounds = self.noted(outcome.problems).problems, self.rounds_with_replies
         if outcome.responded:
             rounds, empty = rounds + 1, 0
-        after = problems, dict(in_a_row), excluded, rounds, empty, failing, unanswered
-        return FailureRecord(*after, self.trainings, self.evaluations)
+        return replace(
+            self,
+            problems=problems,
+            in_a_row=dict(in_a_row),
+            excluded=excluded,
+            rounds_with_replies=rounds,
+            silent_streak=empty,
+            failing_streak=failing,
+            unanswered=unanswered,
+        )
 
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
         """Log what changed; the newly excluded clients, with the reason."""

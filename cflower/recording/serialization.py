@@ -103,8 +103,8 @@ def cluster_line(cluster: Cluster) -> ClusterLine:
         cluster,
         edge_clients=list(cluster.edge),
         general=cluster.trial is not None,
-        trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.due),
-        undone=[TrialLine.of(trial, until=trial.due) for trial in cluster.undone],
+        trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),
+        undone=[TrialLine.of(trial, until=trial.judged) for trial in cluster.undone],
     )
 
 

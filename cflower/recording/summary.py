@@ -7,7 +7,7 @@ from typing import Any
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.state import Personal
-from cflower.algorithm.tree import ROOT, ParameterTree, Status
+from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
 from cflower.recording.serialization import numbers, scalars
@@ -76,7 +76,7 @@ class RunSoFar:
         result["clients"] = client_lines(tree, clients)
         return Summary(
             clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
-            splits=split_lines(self.splits, tree),
+            splits=self.splits,
             not_split=why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
             moves=list(map(MoveLine.of, report.state.moves)),
@@ -90,23 +90,12 @@ class RunSoFar:
 
 
 def note_split(splits: list[SplitLine], line: Line) -> None:
-    """Add a line's split, or the result of its trial, to ``splits`` of the summary."""
+    """Add a line's split, or what its clients judged, to ``splits`` of the summary."""
     if line.decision == Outcome.SPLIT:
         splits.append(SplitLine.of(line, trial=None))
     elif line.decision in TRIAL_STATUS:
         newest = {split.cluster: split for split in splits}[line.cluster]
         newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
-
-
-def split_lines(splits: Iterable[SplitLine], tree: ParameterTree) -> list[SplitLine]:
-    """The splits with a trial that is open also before its first vote."""
-    on_trial = {name for name, cluster in tree.clusters.items() if cluster.on_trial}
-    return [
-        split.model_copy(update={"trial": Status.OPEN.value})
-        if split.trial is None and split.cluster in on_trial
-        else split
-        for split in splits
-    ]
 
 
 def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:

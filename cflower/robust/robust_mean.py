@@ -15,7 +15,7 @@ import numpy as np
 from cflower.algorithm.constants import FEW, LONG, MOST
 from cflower.algorithm.state import CFLState, KnownUpdate, Reply
 from cflower.algorithm.weights import Update, Vector
-from cflower.ordering import only
+from cflower.ordering import only, without
 
 NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
 """The figures of an update, shape (3 + a,): its norm; the weight that its client claims; its pull,
@@ -116,14 +116,13 @@ def fractions(most: Vector, values: Vector) -> Vector:
 class RobustMean:
     """Passes the replies of one round on, each with a bounded update and weight.
 
-    With m what is usual among the last updates of the cluster's members (`usual_of`), and Σ the sum
-    over the others that replied in this round, each as far as it counts:
+    With m what is usual among the last updates of the cluster's members (`usual_of`):
 
     - an update longer than `LONG` m is shortened to that, and pulls like one of length m;
     - the change of an array that is not trained is shortened to ``most`` m, each by itself: what
       most others leave as it is stays as it is;
     - with a claim or a pull above ``most`` m, a client has its weight lowered until both are at
-      most min(most m, max(m, most Σ / `MOST`²));
+      most this;
     - with an update that points against the sum of the others' last ones, a client claims at most
       m: nobody turns the model back by what it claims.
 
@@ -168,8 +167,9 @@ class RobustMean:
                 yield from self._held(members)
 
     def _members(self, clients: Sequence[str]) -> Members:
-        known = only(self.state.known, clients)
-        return Members(len(clients), {c: self._figures(u) for c, u in known.items()}, known)
+        present = without(dict.fromkeys(clients), self.state.absent)
+        known = only(self.state.known, present)
+        return Members(len(present), {c: self._figures(u) for c, u in known.items()}, known)
 
     def _figures(self, update: Reply | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
@@ -189,7 +189,6 @@ class RobustMean:
         """The replies that waited, within the bounds of their cluster, unless they are refused."""
         usual = members.found()
         bounds = self._bounds(usual)
-        replied = np.sum([np.minimum(members.last[c], bounds) for c in members.heard], axis=0)
         for reply in members.waiting:
             figures, most = members.last[reply.client], bounds[COUNTS]
             kept = fractions(bounds, figures)
@@ -201,10 +200,6 @@ class RobustMean:
             elif not usual[NORM]:
                 yield self._shortened(reply, kept)
             else:
-                if kept.min() < 1 and len(members.heard) > 1:
-                    others = replied - np.minimum(figures, bounds)
-                    part = np.maximum(usual, others * self.most / MOST**2)
-                    most = np.minimum(most, part[COUNTS])
                 reply = self._weighted(reply, members, usual, most, kept[NORM])
                 yield self._shortened(reply, kept)
 

@@ -221,19 +221,16 @@ class RunRecord:
 
     @cached_property
     def judgements(self) -> list[tuple[Line, int]]:
-        """The lines about splits on trial with the round of the split, by round.
-
-        They are the judgements, and the last line of a trial that is open.
-        """
-        began, judged, last = dict[str, int](), list[tuple[Line, int]](), {}
+        """The lines with what clients judged, each with the round of the split, by round."""
+        began, judged = dict[str, int](), list[tuple[Line, int]]()
         for line in self.lines:
             if line.decision == Outcome.SPLIT:
                 began[line.cluster] = line.round
             elif line.decision in TRIAL_STATUS:
-                last[line.cluster] = line, began[line.cluster]
-                if line.figures or line.decision != Outcome.ON_TRIAL:
-                    judged.append(last.pop(line.cluster))
-        return sorted([*judged, *last.values()], key=lambda judgement: judgement[0].round)
+                judged.append((line, began[line.cluster]))
+            elif line.decision == Outcome.REFUSED:
+                judged.append((line, line.round))
+        return judged
 
     def born(self, cluster: str) -> int:
         """The round after which it began; a split that was taken back does not count."""

@@ -18,13 +18,13 @@ from cflower.metric import Metric
 FORMAT = 2
 """The version of the format; a folder of another one is refused."""
 
+UNDONE = "undone"
 TRIAL_STATUS = {
-    Outcome.ON_TRIAL: Status.OPEN.value,
     Outcome.CONFIRMED: Status.CONFIRMED.value,
-    Outcome.UNDONE: Status.UNDONE.value,
+    Outcome.UNDONE: UNDONE,
     Outcome.UNJUDGED: None,
 }
-"""Status of a split that its clients judge, by the decision about it; None if they did not."""
+"""Status of a split, by the further decision about it; None if its clients could not judge it."""
 
 Number = int | float
 Metrics = dict[str, Number]
@@ -265,7 +265,7 @@ class Summary(FileRecord):
     @property
     def lasting(self) -> list[SplitLine]:
         """The splits that were not taken back."""
-        return [split for split in self.splits if split.trial != Status.UNDONE]
+        return [split for split in self.splits if split.trial != UNDONE]
 
     @property
     def num_clients(self) -> int:

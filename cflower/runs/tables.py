@@ -22,7 +22,6 @@ MOST_NAMES = 12
 MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS: dict[str | None, str] = {
-    Status.OPEN: ", on trial until round {until}",
     Status.CONFIRMED: ", confirmed",
     None: "",
 }
@@ -59,11 +58,7 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
-            until = cluster.trial.until if cluster.trial else "a later round"
-            trial = TRIALS[split.trial].format(until=until)
-            if summary.finished and split.trial == Status.OPEN:
-                trial = ", not judged by its clients before the end"
-            text += f", split in round {split.round}{trial}"
+            text += f", split in round {split.round}{TRIALS[split.trial]}"
         elif not cluster.children:
             text += members_in_words(only(rows, cluster.members), metric)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))

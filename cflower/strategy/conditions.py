@@ -11,7 +11,7 @@ from cflower.algorithm.optimizers import ADAPTIVE
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import ADAPT, CFLState
 from cflower.changes import changes_of
-from cflower.changes.personal import KAPPAS, MOST_TRAININGS, PersonalStep, leaves_of
+from cflower.changes.personal import MOST_TRAININGS, PersonalStep, leaves_of
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.roll_call import RollCall
@@ -29,7 +29,7 @@ LEAST_LENGTH = 256
 FOR_QUESTIONS, BEYOND_ROUNDS = 0.15, 0.3
 """What questions, and these and the personal step together, may add to the models that FedAvg's
 rounds and its final evaluation would send, and the latter to the trainings."""
-EVALUATIONS = 3 + len(KAPPAS)
+EVALUATIONS = 2
 """Of a member in a personal step by ordinary messages."""
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
@@ -158,7 +158,7 @@ class Conditions:
         """
         clients = self.roll_call.connected
         by_round = 2 * self.settings.fraction_train + self.settings.fraction_evaluate
-        return share * (by_round * num_rounds + 1) * clients - clients
+        return max(2, share * (by_round * num_rounds + 1) - 1) * clients
 
 
 def affordable_length(length: int, clients: int) -> int:

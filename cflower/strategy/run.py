@@ -187,7 +187,8 @@ class Run:
         self.roll_call.update(self.grid)
         clients, isolated = self.roll_call.clients, self.settings.isolated
         tree = admitted(tree, clients, server_round, isolated=isolated)
-        self.state = replace(self.state, tree=tree)
+        failures = self.messenger.failures = self.messenger.failures.met(clients)
+        self.state = replace(self.state, tree=tree, absent=frozenset(failures.absent))
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
         drawn = self._draw("train", server_round, share, least)
         return self.messages(self.cfl.asks(self.state, server_round, drawn), config)
@@ -202,10 +203,10 @@ class Run:
         refuse = messenger.set_aside
         bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
-        last, absent = server_round == self.num_rounds, messenger.failures.absent
+        last = server_round == self.num_rounds
         # The report and the messenger note the replies as the algorithm takes them.
         self.state, decisions, self._asks = cfl.heard(
-            before, report.noted(usable), server_round, absent, last=last
+            before, report.noted(usable), server_round, last=last
         )
         self.report, self._aggregated = replace(report, decisions=decisions), server_round
         self.weight_log.lowered(report.lowered, report.measured, settings.max_influence)

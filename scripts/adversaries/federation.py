@@ -16,7 +16,7 @@ from cflower.clients import node
 from cflower.data.prepared import ClientData
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.layout import Layout
-from cflower.metric import SOFT_ACCURACY
+from cflower.metric import BRIER
 from cflower.seeding import generator
 
 Client = Callable[[Message, Context], Message]
@@ -105,8 +105,8 @@ class Federation:
             truth = float(str(record["accuracy"])), float(str(record.get("loss", 1.0)))
             rng = generator(moment.client, "lie", moment.server_round, str(truth))
             record["accuracy"], record["loss"] = self.attack.report(Measured(*truth, rng))
-            if SOFT_ACCURACY.name in record:
-                record[SOFT_ACCURACY.name] = record["accuracy"]
+            if BRIER.name in record:
+                record[BRIER.name] = 2 * (1 - float(str(record["accuracy"])))
 
 
 def records_of(message: Message) -> list[ArrayRecord]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss
 from torch import nn
 
 from cflower.data.client_data import load_client_data
@@ -15,7 +16,7 @@ from cflower.errors import ConfigError
 from cflower.learning.dense import batches_of
 from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings
-from cflower.learning.training import evaluate, soft_accuracy, train
+from cflower.learning.training import brier_score, evaluate, train
 from tests.command import in_new_process
 
 
@@ -48,6 +49,8 @@ def test_training_gives_the_same_bits_in_another_process():
     assert torch.equal(state, torch.get_rng_state())
     code = f"""
 import torch
+from sklearn.metrics import brier_score_loss
+from sklearn.metrics import brier_score_loss
 from tests.learning.test_training import trained
 torch.set_num_threads({3 - min(before, 2)})
 print(trained(7))
@@ -103,15 +106,16 @@ def test_evaluation_counts_over_all_batches_and_changes_nothing():
     assert all(torch.equal(value.cpu(), before[key]) for key, value in model.state_dict().items())
 
 
-def test_soft_accuracy_is_the_mean_probability_of_the_right_class():
+def test_the_brier_score_is_that_of_scikit_learn_and_of_certain_models_twice_the_error():
     model, examples = build_model("mlp", (4,), 2, seed=0), rows(50)
     with torch.no_grad():
         chances = model(torch.from_numpy(examples.inputs)).softmax(1).numpy()
-        expected = float(chances[np.arange(50), examples.labels].mean())
-        assert soft_accuracy(model, examples) == pytest.approx(expected, rel=1e-5)
+        expected = 2 * brier_score_loss(examples.labels, chances[:, 1])  # it counts one class only
+        assert brier_score(model, examples) == pytest.approx(expected, rel=1e-5)
         for parameter in model.parameters():
-            parameter.mul_(1e4)  # as good as certain: then it is the accuracy
-    assert soft_accuracy(model, examples) == pytest.approx(evaluate(model, examples)["accuracy"])
+            parameter.mul_(1e4)
+    error = 1 - evaluate(model, examples)["accuracy"]
+    assert brier_score(model, examples) == pytest.approx(2 * error, abs=1e-6)
 
 
 def test_settings_out_of_range():

@@ -199,7 +199,7 @@ def cost(run: RunRecord) -> dict[str, Any]:
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """The clients' judgements of each split on trial, and the last line of one that is open.
+    """What clients judged of each split.
 
     ``tested``: whether clients have voted; ``sure``: whether the gain is significant.
     """
@@ -207,7 +207,7 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
         {
             **{key: getattr(line, key) for key in ("cluster", "round", "reason", "figures")},
             "outcome": line.decision,
-            "status": TRIAL_STATUS[Outcome(line.decision)],
+            "status": TRIAL_STATUS.get(Outcome(line.decision), "refused"),
             "began": began,
             "tested": GAIN in line.figures,
             "sure": (line.figures.get(GAIN, 1.0) or 0.0) < LEVEL,

@@ -159,7 +159,7 @@ const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7,
 // What a trial came to: a sign, and its meaning.
 const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split stays'],
   untested: ['?', 'not enough was measured to test it: the split stays'],
-  undone: ['✗', 'taken back'], open: ['…', 'still on trial'] };
+  undone: ['✗', 'taken back'], refused: ['✗', 'refused'] };
 const statusOf = ({ status, tested, sure }) => SIGNS[status !== 'confirmed' || sure ? status ?? 'untested' : tested ? 'likely' : 'untested'];
 
 function treeLegend() {
