@@ -38,6 +38,14 @@ class WeightedMean:
             add_scaled(total, part, weight * scale)
         self._weight += weight
 
+    def merge(self, other: "WeightedMean") -> None:
+        """Add all updates of another one."""
+        self._dtypes = other._dtypes
+        self._sums = self._sums or [np.zeros_like(total) for total in other._sums]
+        for total, more in zip(self._sums, other._sums, strict=True):
+            total += more
+        self._weight += other._weight
+
     def mean(self) -> Weights:
         """The mean, in the updates' own precision."""
         pairs = zip(self._sums, self._dtypes, strict=True)
@@ -58,6 +66,9 @@ class TrimmedMean:
     def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         self._updates.append(Weights(*(np.asarray(p) * p.dtype.type(scale) for p in update)))
 
+    def merge(self, other: "TrimmedMean") -> None:
+        self._updates += other._updates
+
     def mean(self) -> Weights:
         parts = zip(*self._updates, strict=True)
         return Weights(*(trimmed_mean(part, self._trim) for part in parts))
@@ -77,6 +88,10 @@ class WithWholeNumbers:
     def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         self._numbers.append(update.carried[self._whole])
         self._mean.add(update, weight, scale)
+
+    def merge(self, other: "WithWholeNumbers") -> None:
+        self._numbers += other._numbers
+        self._mean.merge(other._mean)  # type: ignore[arg-type]  # both are of one kind
 
     def mean(self) -> Weights:
         mean, enough = self._mean.mean(), len(self._numbers) >= self._least

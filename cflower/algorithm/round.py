@@ -11,7 +11,7 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -23,6 +23,7 @@ from cflower.algorithm.aggregation import Mask, Sum, empty_mean, trimmed_mean
 from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
+from cflower.algorithm.means import Mean, RoundMeans
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import (
@@ -108,11 +109,11 @@ class CFL:
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split."""
-        state = replace(state, divisions={})
         leaves, decisions = state.tree.leaves, list[Decision]()
         origins = {leaf.name: self.projection.project(leaf.model.trained) for leaf in leaves}
         # Σ w_i Δ_i of eq. 2
         state, means, places = self._received(state, origins, replies, server_round)
+        state = replace(state, groups={})
         state = placed(state, places, server_round)  # Algorithm 4
         for change in self.changes:
             state = change.observed(state, server_round)
@@ -124,6 +125,7 @@ class CFL:
         for change in self.changes:
             state = change.followed(state, decisions, places)
         proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
+        state = replace(state, divisions={})
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(
@@ -132,14 +134,15 @@ class CFL:
         origins: Mapping[str, Vector],
         replies: Iterable[Reply],
         server_round: int,
-    ) -> tuple[CFLState, dict[str, Weights], dict[str, Vector]]:
-        """The clusters' mean updates, and the updates that show the place of a client, by name.
+    ) -> tuple[CFLState, dict[str, Mean], dict[str, Vector]]:
+        """The leaves' mean updates, and the updates that show the place of a client, by name.
 
         Each reply is used once, so that they can be read one after another. ``origins`` are the
         leaves' models as `Projection.project` shortens them.
         """
         tree, known = state.tree, dict(state.known)
-        sums, places = dict[str, Sum](), dict[str, Vector]()
+        sums = RoundMeans(self._empty_mean(state), state.groups)
+        places = dict[str, Vector]()
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
@@ -155,19 +158,20 @@ class CFL:
                 update = reply.kept, reply.norm, reply.num_examples, origin, reply.share
                 known[reply.client] = KnownUpdate(server_round, *update, staleness, reply.lengths)
                 scale = 1 / (1 + staleness)
-                if name not in sums:
-                    least = min(FEW, len(tree.clusters[name].members))
-                    sums[name] = empty_mean(self.trim, self.whole, least)
-                sums[name].add(reply.update, self._weight(reply), scale)
-        means = {name: sums.pop(name).mean() for name in [*sums]}
-        return replace(state, known=known), means, places
+                sums.add(name, reply.client, reply.update, self._weight(reply), scale)
+        return replace(state, known=known), sums.means(), places
+
+    def _empty_mean(self, state: CFLState) -> Callable[[str], Sum]:
+        """A new sum for the updates of a leaf."""
+        clusters = state.tree.clusters
+        return lambda name: empty_mean(self.trim, self.whole, min(FEW, len(clusters[name].members)))
 
     def _evidence(
         self,
         state: CFLState,
         leaf: Cluster,
         origin: Vector,
-        mean: Weights | None,
+        mean: Mean | None,
         server_round: int,
     ) -> Evidence:
         """The members' fresh updates; the mean norm is that of the updates that are not late."""
@@ -177,7 +181,7 @@ class CFL:
         fresh = {c: update for c, update in known.items() if update.is_fresh(leaf.born, origin)}
         rounds = np.array([update.server_round for update in fresh.values()], dtype=int)
         timely = {c: update for c, update in fresh.items() if not update.staleness} or fresh
-        mean_update = mean.trained if mean else np.zeros(0)
+        mean_update = mean.whole.trained if mean else np.zeros(0)
         if np.any(rounds != server_round) or len(timely) < len(fresh):
             mean_update = self._mean(timely)
         vectors, output = [update.vector for update in fresh.values()], self.projection.output
@@ -196,7 +200,7 @@ class CFL:
         )
 
     def _decided(
-        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Weights | None
+        self, state: CFLState, leaf: Cluster, evidence: Evidence, mean: Mean | None
     ) -> tuple[CFLState, Decision]:
         """The leaf split, if the criterion decides so, or moved by the mean."""
         if mean is None:
@@ -204,6 +208,7 @@ class CFL:
             return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decided = self.criterion.decide(evidence, dict(leaf.memory))
         decision, memory = check_sides(self.criterion, decided, evidence, state.known)
+        state = replace(state, groups={**state.groups, **groups_of(decision)})
         for change in self.changes:
             decision = change.revised(state, evidence, decision)
         leaf = replace(leaf, memory=memory, weight=self._weight_in(state, leaf.members))
@@ -212,13 +217,16 @@ class CFL:
             names = tuple(child.name for child in division.children)
             tree = state.tree.divided(*division)
             return replace(state, tree=tree), replace(decision, children=names)
+        if decision.outcome is Outcome.PROPOSED and not (self.projection.keeps_all or mean.groups):
+            reason = "the models of its groups are known after the next round"
+            decision = replace(decision, outcome=Outcome.PUT_OFF, reason=reason)
         if decision.outcome is Outcome.PROPOSED:
             division = self._division(state, leaf, decision, evidence, mean)
             state = replace(state, divisions={**state.divisions, leaf.name: division})
-        return replace(state, tree=state.tree.update(self._follow(leaf, mean))), decision
+        return replace(state, tree=state.tree.update(self._follow(leaf, mean.whole))), decision
 
     def _division(
-        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Weights
+        self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Mean
     ) -> Division:
         """Algorithm 1: the leaf as a split cluster with its stationary model θ*, and its children.
 
@@ -259,13 +267,16 @@ class CFL:
         return replace(cluster, model=model, optimizer=optimizer, rounds=cluster.rounds + 1)
 
     def _mean_of(
-        self, state: CFLState, side: tuple[str, ...], evidence: Evidence, mean: Weights
+        self, state: CFLState, side: tuple[str, ...], evidence: Evidence, mean: Mean
     ) -> Weights:
-        """The mean update of a side's members; the whole cluster's if only projections are kept."""
+        """The mean update of a side's members.
+
+        If only projections are kept, it is that of the group which most of them were in before.
+        """
         fresh = only(only(state.known, side), evidence.clients)
         if not fresh or not self.projection.keeps_all:
-            return mean
-        return mean._replace(trained=self._mean(fresh))
+            return mean.of(side)
+        return mean.whole._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """Σ w_i Δ_i over these clients, or its projection; their trimmed mean with `trim`."""
@@ -294,3 +305,9 @@ class CFL:
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
         return num_examples if self.weighting == "examples" and not self.trim else 1.0
+
+
+def groups_of(decision: Decision) -> dict[str, int]:
+    """The number of the side of each client that a criterion has put on one or near one."""
+    sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
+    return {client: number for number, side in enumerate(sides) for client in chain(*side)}

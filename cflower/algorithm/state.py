@@ -182,9 +182,12 @@ class CFLState:
     moves: tuple[Move, ...] = ()
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
-    absent: frozenset[str] = frozenset()
+    absent: tuple[str, ...] = ()
     """Members that count for nothing in this round: no decision waits for them, and their last
     updates do not show what is usual."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """The number of each client's group among those of its leaf, if it may become a leaf: their
+    mean updates are summed apart in the next round."""
     divisions: Mapping[str, Division] = field(default_factory=dict)
     """The splits that are proposed in this round, by cluster."""
     pending: "Pending | None" = None

@@ -163,7 +163,7 @@ class AutoCriterion(Checked, Criterion):
             similarity=view.similarity,
             figures=figures,
         )
-        if decision.outcome not in (Outcome.SPLIT, Outcome.UNSTEADY):
+        if decision.outcome not in (Outcome.SPLIT, Outcome.UNSTEADY, Outcome.MOVING):
             return decision
         return with_sides(decision, labels)
 

@@ -16,7 +16,7 @@ from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
 from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below, mean_model
 from cflower.algorithm.weights import Weights
-from cflower.changes.vote import verdict_of
+from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
@@ -84,7 +84,7 @@ class SplitQuestion(Proposal):
         pairs = ((part, common) for answer in answers for common, part in answer.pairs)
         verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
         reason, now = verdict.reason, self.server_round
-        if verdict.measured and not verdict.vote.likely:
+        if verdict.measured and not serves(verdict):
             refused = refused_in(state) | {cluster.name: now}
             state = replace(state, memory={**state.memory, NAME: refused})
             reason += f"; the clients may be asked again from round {2 * now} on"
@@ -112,6 +112,11 @@ class SplitQuestion(Proposal):
             replace(made, **changes) if made.cluster == name else made  # type: ignore[arg-type]
             for made in decisions
         )
+
+
+def serves(verdict: Verdict) -> bool:
+    """Whether a split is likely to serve its clients."""
+    return verdict.vote.likely
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
