@@ -108,7 +108,6 @@ class CFL:
         last: bool = False,
     ) -> RoundResult:
         """Algorithm 5, server side: aggregate, place, decide and split."""
-        state = replace(state, divisions={})
         leaves, decisions = state.tree.leaves, list[Decision]()
         origins = {leaf.name: self.projection.project(leaf.model.trained) for leaf in leaves}
         # Σ w_i Δ_i of eq. 2
@@ -123,7 +122,8 @@ class CFL:
             decisions.append(decision)
         for change in self.changes:
             state = change.followed(state, decisions, places)
-        proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
+        proposals = [*chain(*(c.proposed(state, server_round, last=last) for c in self.changes))]
+        state = replace(state, divisions={})
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(

@@ -182,11 +182,11 @@ class CFLState:
     moves: tuple[Move, ...] = ()
     placed: Mapping[str, Placement] = field(default_factory=dict)
     """The steps of unassigned clients in the last round (Algorithm 4)."""
-    absent: frozenset[str] = frozenset()
+    absent: tuple[str, ...] = ()
     """Members that count for nothing in this round: no decision waits for them, and their last
     updates do not show what is usual."""
     divisions: Mapping[str, Division] = field(default_factory=dict)
-    """The splits that are proposed in this round, by cluster."""
+    """The splits that are proposed, by cluster, until the questions about them are put."""
     pending: "Pending | None" = None
     """What the clients are still asked about after the training of this round."""
     asked: int = 0

@@ -28,14 +28,14 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
 from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
-from cflower.messages.failures import FailureRecord
+from cflower.messages.failures import FailureRecord, Presence
 from cflower.messages.messenger import Sent
 from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-11"
+FORMAT = "cflower-checkpoint-12"
 KEPT = 2
 LARGE = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""
@@ -43,7 +43,7 @@ RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
     for record in (
         *(Checkpoint, CFLState, FailureRecord, ParameterTree, Cluster, Weights, Trial),
-        *(KnownUpdate, NormHistory, Move, Sent, Ask),
+        *(KnownUpdate, NormHistory, Move, Sent, Ask, Presence),
     )
 }
 ENUMS: Mapping[str, Callable[[str], Any]] = {"Role": Role, "Status": Status}

@@ -25,7 +25,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import listed, only
+from cflower.ordering import in_order, listed, only
 from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
@@ -188,7 +188,7 @@ class Run:
         clients, isolated = self.roll_call.clients, self.settings.isolated
         tree = admitted(tree, clients, server_round, isolated=isolated)
         failures = self.messenger.failures = self.messenger.failures.met(clients)
-        self.state = replace(self.state, tree=tree, absent=frozenset(failures.absent))
+        self.state = replace(self.state, tree=tree, absent=in_order(failures.absent))
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
         drawn = self._draw("train", server_round, share, least)
         return self.messages(self.cfl.asks(self.state, server_round, drawn), config)
