@@ -1,4 +1,4 @@
-"""Splits are put to the clients before they are made: what it costs, and what becomes of the tree."""
+"""Splits are put to the clients before they are made: what it costs, and what comes of it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -43,7 +43,7 @@ def conventional(federation, num_rounds, **settings):
 
 
 def first_question(federation, cfl, clients=None):
-    """The state before the first round with questions, that round before the answers, its number."""
+    """The state before the first round with questions, that round without answers, its number."""
     state = federation.state()
     for server_round in range(1, 40):
         replies = federation.replies(cfl, state, server_round, clients)
