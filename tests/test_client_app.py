@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from cflower import ClusteredFL, NeverSplit
 from cflower.algorithm.state import DECIDE, REPORT
 from cflower.algorithm.weights import Weights
-from cflower.changes.personal import HELD_OUT, Leaf
+from cflower.changes.personal import LEAF, MIX
 from cflower.client_app import app
 from cflower.config import RunConfig
 from cflower.data import own_data
@@ -110,17 +110,17 @@ def first_model():
     return record_of(arrays_of(build_model("cnn", (1, 8, 8), 10, 0)))
 
 
-@pytest.mark.parametrize(("part", "soft"), [(DECIDE, True), (REPORT, False)])
-def test_examples_that_decide_are_also_measured_by_the_probability_of_the_right_class(part, soft):
+@pytest.mark.parametrize(("part", "brier"), [(DECIDE, True), (REPORT, False)])
+def test_examples_that_decide_are_also_measured_by_the_brier_score(part, brier):
     message = message_to("evaluate", first_model(), 5, **{PART: part})
     metrics = app(message, node_of(DIGITS.as_keys())).content["metrics"]
-    assert ("soft_accuracy" in metrics) == soft
-    assert 0 <= metrics.get("soft_accuracy", 0) <= 1
+    assert ("brier" in metrics) == brier
+    assert 0 <= metrics.get("brier", 0) <= 2
 
 
 def test_the_whole_personal_step_is_what_single_messages_would_do():
-    context, leaf, kappas = node_of(DIGITS.as_keys()), first_model(), [0.0, 20.0, 60.0, 180.0]
-    config = {"trainings": 3, "kappas": kappas}
+    context, leaf, kappa = node_of(DIGITS.as_keys()), first_model(), 20.0
+    config = {"trainings": 3, "kappa": kappa}
     reply = app(message_to(ADAPT_MESSAGE, leaf, 5, **config), context).content
     model = leaf
     for server_round in (6, 7, 8):
@@ -132,14 +132,10 @@ def test_the_whole_personal_step_is_what_single_messages_would_do():
     assert reply["metrics"]["num-examples"] == size
     layout = Layout.of(leaf)
     own, before = layout.weights(model), layout.weights(leaf)
-    here = Leaf("0", before, {"client": size}, {"client": own})
-    assert len(kappas) == len(here.kappas) - 1  # that of the leaf's model is known
-    for number, kappa in enumerate([np.inf, *kappas]):
-        share = size / (size + kappa)
+    for number, share in ((LEAF, 0.0), (MIX, size / (size + kappa))):
         mix = Weights(*(w + share * (v - w) for w, v in zip(before, own, strict=True)))
         evaluated = app(message_to("evaluate", layout.record(mix), 5), context).content["metrics"]
-        assert reply["metrics"][HELD_OUT] == evaluated["num-examples"]
-        for name in ("accuracy", "loss"):
+        for name in ("accuracy", "loss", "brier"):
             measured = reply["metrics"][f"{name}.{number}"]
             assert measured == pytest.approx(evaluated[name], rel=1e-4)
 
@@ -172,7 +168,7 @@ def test_with_permuted_weights_no_message_trains_a_model_that_the_server_chose(t
         dataset_size=400, privacy="permutation", seed_file=str(tmp_path / "seed")
     ).as_keys()
     zeros = {key: np.zeros_like(array.numpy()) for key, array in first_model().items()}
-    message = message_to(kind, record_of(zeros), 5, trainings=1, kappas=[0.0])
+    message = message_to(kind, record_of(zeros), 5, trainings=1, kappa=1.0)
     with pytest.raises(CFlowerError, match="Refused to train"):
         app(message, node_of(config))
 

@@ -124,7 +124,7 @@ class CFL:
             decisions.append(decision)
         for change in self.changes:
             state = change.followed(state, decisions, places)
-        proposals = chain(*(c.proposed(state, server_round, last=last) for c in self.changes))
+        proposals = [*chain(*(c.proposed(state, server_round, last=last) for c in self.changes))]
         state = replace(state, divisions={})
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 

@@ -189,7 +189,7 @@ class CFLState:
     """The number of each client's group among those of its leaf, if it may become a leaf: their
     mean updates are summed apart in the next round."""
     divisions: Mapping[str, Division] = field(default_factory=dict)
-    """The splits that are proposed in this round, by cluster."""
+    """The splits that are proposed, by cluster, until the questions about them are put."""
     pending: "Pending | None" = None
     """What the clients are still asked about after the training of this round."""
     asked: int = 0

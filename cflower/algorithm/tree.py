@@ -204,9 +204,20 @@ class ParameterTree:
         return replace(self, clusters={**self.clusters, **changed})
 
     def divided(self, cluster: Cluster, children: Iterable[Cluster]) -> "ParameterTree":
-        """A tree in which a leaf is split; Algorithm 4 places its members without a child."""
-        unassigned = {**dict.fromkeys(cluster.left_out, cluster.name), **self.unassigned}
-        return replace(self.update(cluster, *children), unassigned=unassigned)
+        """A tree in which a leaf is split; Algorithm 4 places its members without a child.
+
+        Members that have come since the split was computed have none, and count to the largest one.
+        """
+        members = self.clusters[cluster.name].members
+        came = tuple(without(dict.fromkeys(members), cluster.members))
+        left_out = tuple(client for client in cluster.left_out if client in members) + came
+        cluster = replace(cluster, members=members, left_out=left_out)
+        parts = [replace(c, members=in_order({*c.members} & {*members})) for c in children]
+        largest = max(range(len(parts)), key=lambda i: len(parts[i].members))
+        together = in_order((*parts[largest].members, *came))
+        parts[largest] = replace(parts[largest], members=together)
+        unassigned = {**dict.fromkeys(left_out, cluster.name), **self.unassigned}
+        return replace(self.update(cluster, *parts), unassigned=unassigned)
 
     def rejoined(self, name: str, leaf: Cluster) -> "ParameterTree":
         """A tree in which ``leaf`` takes the place of a split cluster and of all below it."""

@@ -46,10 +46,9 @@ class SplitQuestions(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """A question to the members of each part of each split."""
         for division in state.divisions.values():
-            questions = (
-                Question(child.name, child.model, voters(state, child, server_round))
-                for child in division.children
-            )
+            after = replace(state, tree=state.tree.divided(*division))
+            parts = [after.tree.clusters[child.name] for child in division.children]
+            questions = (Question(p.name, p.model, voters(after, p, server_round)) for p in parts)
             yield SplitQuestion(server_round, tuple(questions), division)
 
 
@@ -92,13 +91,13 @@ class SplitQuestion(Proposal):
             return state, self._with(decisions, **refusal, sides=())
         tree, outcome = state.tree.divided(cluster, children), Outcome.CONFIRMED
         if verdict.measured:
-            parts = tuple(child.members for child in children)
+            parts = tuple(tree.clusters[child.name].members for child in children)
             trial = Trial(now, now, parts, reason=verdict.reason)
-            tree = tree.update(replace(cluster, trial=trial))
+            tree = tree.update(replace(tree.clusters[cluster.name], trial=trial))
             if losers := in_order(verdict.losers):
                 common = state.tree.clusters[cluster.name].model
                 tree = started_from(tree, losers, common)
-                reason += f"; {listed(losers)} starts from the common model, which serves it better"
+                reason += f"; the common model serves {listed(losers)} better and replaces theirs"
         else:
             outcome, reason = Outcome.UNJUDGED, f"{reason}, so the split is final"
         decisions = self._with(decisions, outcome=Outcome.SPLIT, children=cluster.children)

@@ -174,7 +174,7 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(answer: Answer) -> Verdict:
-    """Count the votes by the leading metric and a proper score, or by that alone.
+    """Count the votes by the leading metric and a proper score, if there is one.
 
     Where accuracy leads and most clients report the Brier score, that takes the place of both:
     accuracy on a few examples moves in steps. A client that did not measure the leading metric

@@ -25,7 +25,9 @@ CRITERION = NormCriterion(eps1=0.05, eps2=0.2, gamma_max=0.0, min_cluster_size=1
 DIM = 20
 
 Opinions = Iterator[bool | None]
-"""The clients' opinion on each question: their own models are better, worse, or neither (None)."""
+"""The clients' opinion on each question: separate models are better, worse, or neither (None)."""
+ACCURACIES = {True: 0.5, None: 0.7, False: 0.9}
+"""Of a common model, by the opinion on separate ones, which have 0.7."""
 
 
 def cfl_of(
@@ -152,12 +154,16 @@ def ended(
     last: bool = False,
 ) -> RoundResult:
     """A round after its clients have answered its questions: by their loss without opinions."""
-    accuracies, replies = {}, []
+    tree, accuracies, replies = heard.state.tree, {}, []
     for ask in heard.asks:
         reply = federation.reply(cfl, heard.state, ask)
         if opinions is not None:
             if ask.role is Role.CANDIDATE and ask.number not in accuracies:
-                accuracies[ask.number] = {True: 0.5, None: 0.7, False: 0.9}[next(opinions)]
+                accuracy = ACCURACIES[next(opinions)]
+                # The candidate is a common model, or that of a part of a split that is proposed.
+                accuracies[ask.number] = (
+                    accuracy if ask.cluster in tree.clusters else 1.4 - accuracy
+                )
             accuracy = accuracies[ask.number] if ask.role is Role.CANDIDATE else 0.7
             reply = replace(reply, metrics={"accuracy": accuracy})
         replies.append(reply)

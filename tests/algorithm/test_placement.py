@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.placement import Branches, descend, is_longer
+from cflower.algorithm.placement import Branches, descend
 from tests.algorithm.planted import laws
 from tests.algorithm.test_tree import two_levels
 
@@ -44,24 +44,3 @@ def test_an_update_of_zero_resembles_no_child_and_gives_no_nan():
     step = Branches.of(TREE, "0").place(np.zeros(2))
     assert step.similarities == {"0.0": 0.0, "0.1": 0.0}
     assert not step.familiar
-
-
-def test_only_a_short_update_that_resembles_no_other_child_is_similar_to_those_at_rest():
-    rng, axes = np.random.default_rng(0), np.eye(50)
-    far = {f"far-{i}": 10 * axes[0] + 0.5 * rng.normal(size=50) for i in range(3)}
-    near = {f"near-{i}": 0.1 * rng.normal(size=50) for i in range(4)}
-    leaves = replace(TREE.clusters["0.0"], edge=near), replace(TREE.clusters["0.1"], edge=far)
-    branches = Branches.of(TREE.update(*leaves), "0")
-    assert branches.resting == "0.0"
-    short = 0.1 * rng.normal(size=50)
-    for update, child in ((short, "0.0"), (0.5 * axes[0], "0.1"), (10 * axes[0], "0.1")):
-        assert branches.place(update).child == child
-        assert branches.place(update).familiar
-    assert not branches.place(10 * axes[1]).familiar
-
-
-def test_two_updates_that_are_not_zero_are_needed_to_call_another_longer():
-    x = np.eye(20)[0]
-    for edge in ([x], [x, 0 * x], [x, 1.01 * x]):
-        assert is_longer(100 * x, edge) == (len(edge) == 2 and bool(edge[1].any()))
-        assert not is_longer(0 * x, edge)

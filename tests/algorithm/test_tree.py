@@ -68,3 +68,14 @@ def test_an_undone_split_frees_the_clients_that_stood_below_it():
     assert [leaf.name for leaf in tree.leaves] == ["0.0", "0.1"]
     assert tree.unassigned == {"y": "0"}
     assert_partitions(tree, "abcdeyz")
+
+
+def test_a_split_that_was_computed_before_a_member_left_and_another_came_has_both_in_one_leaf():
+    tree = split(ParameterTree.initial(vector([0, 0]), "abcdef"), "0", ["ab", "cdef"], 3)
+    planned = split(tree, "0.1", ["c", "def"], 5).clusters
+    cluster = replace(planned["0.1"], left_out=("f",))
+    tree = tree.moved({"a": "0.1", "c": "0.0"}).admit(["z"], 6)
+    after = tree.divided(cluster, [planned["0.1.0"], planned["0.1.1"]])
+    assert_partitions(after, "abcdefz")
+    assert after.clusters["0.1.0"].members == ()
+    assert after.unassigned == {"f": "0.1", "a": "0.1", "z": "0"}

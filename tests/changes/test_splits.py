@@ -1,4 +1,4 @@
-"""Splits on trial: what it costs, what the clients judge, and what happens to the tree."""
+"""Splits are put to the clients before they are made: what it costs, and what comes of it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import Decision, Evidence, NeverSplit, Outcome
 from cflower.algorithm.state import DECIDE, CFLState, Reply, Role
-from cflower.algorithm.tree import ROOT, Cluster, ParameterTree, Status, Trial
+from cflower.algorithm.tree import ROOT, ParameterTree, Status
 from cflower.auto.criterion import AutoCriterion
 from cflower.changes import changes_of
-from cflower.changes.splits import VOTERS, SplitTrials, voters
+from cflower.changes.splits import NAME, VOTERS, SplitQuestions, voters
 from cflower.seeding import generator
 from tests.algorithm.planted import (
     DIM,
@@ -30,21 +30,20 @@ from tests.algorithm.planted import (
 
 two, four = Federation.dealt(3, 3), Federation.dealt(3, 3, 3, 3)
 BETTER, WORSE, NEITHER = repeat(True), repeat(False), repeat(None)
-JUDGED = Outcome.CONFIRMED, Outcome.UNDONE, Outcome.UNJUDGED
 
 
-def judged(rounds, moving=False, **settings):
-    """The algorithm with a trial of so many rounds."""
-    return cfl_of(changes=changes_of(rounds, moving=moving), **settings)
+def asking(moving=False, **settings):
+    """The algorithm that asks the clients about every split."""
+    return cfl_of(changes=changes_of(1, moving=moving), **settings)
 
 
-def conventional(federation, num_rounds):
-    """The model of federated learning without clusters."""
-    return final(federation, cfl_of(NeverSplit()), num_rounds).tree.root.model.trained
+def conventional(federation, num_rounds, **settings):
+    """The state of federated learning without clusters."""
+    return final(federation, cfl_of(NeverSplit(), **settings), num_rounds)
 
 
-def heard_when_due(federation, cfl, clients=None):
-    """The state before the first round with questions, what was heard then, and the round."""
+def first_question(federation, cfl, clients=None):
+    """The state before the first round with questions, that round without answers, its number."""
     state = federation.state()
     for server_round in range(1, 40):
         replies = federation.replies(cfl, state, server_round, clients)
@@ -52,22 +51,26 @@ def heard_when_due(federation, cfl, clients=None):
         if heard.asks:
             return state, heard, server_round
         state = heard.state
-    pytest.fail("no split was judged")
+    pytest.fail("no split was proposed")
 
 
-def answered(cfl, heard, gains, server_round):
-    """The end of a round in which each client gains this much accuracy over 0.5."""
+def answered(cfl, heard, gains):
+    """The end of a round in which each client gains this much accuracy over 0.5 by the split."""
     replies = []
     for ask in heard.asks:
-        gain = gains[ask.client] if ask.role is Role.OWN else 0.0
+        gain = gains[ask.client] if ask.role is Role.CANDIDATE else 0.0
         replies.append(Reply(ask, 36.0, {"accuracy": 0.5 + gain}))
-    return cfl.heard(heard.state, replies, server_round)
+    return cfl.heard(heard.state, replies, heard.asks[0].server_round)
+
+
+def outcomes_of(result):
+    return [decision.outcome for decision in result.decisions]
 
 
 @pytest.mark.parametrize("criterion", [None, AutoCriterion()])
 @pytest.mark.parametrize("opinions", [BETTER, WORSE, NEITHER])
-def test_a_proposal_costs_no_training(criterion, opinions):
-    federation = replace(four, noise=0.01)
+def test_a_question_costs_no_training(criterion, opinions):
+    federation, asked = replace(four, noise=0.01), 0
     given = (criterion,) if criterion else ()
     cfl = cfl_of(*given, changes=changes_of(1, moving=True))
     for server_round, (before, result) in enumerate(run(federation, cfl, 30, opinions=opinions), 1):
@@ -75,409 +78,333 @@ def test_a_proposal_costs_no_training(criterion, opinions):
         assert [ask.client for ask in asks] == federation.clients
         assert {ask.role for ask in asks} == {Role.OWN}
         assert result.asks == ()
-    assert result.state.tree.root.undone or result.state.tree.root.children
+        asked = result.state.asked
+    assert asked > 0
+    assert result.state.tree.root.is_leaf == (opinions is not BETTER)
 
 
-def test_the_questions_are_evaluations_one_of_the_own_model_and_one_of_each_candidate():
-    cfl = judged(4)
-    before, heard, server_round = heard_when_due(two, cfl)
-    state = heard.state
-    assert server_round == before.tree.root.trial.due == before.tree.root.split_round + 4
-    expected = {(c, state.tree.leaf_of(c).name, Role.OWN) for c in two.clients}
-    expected |= {(c, ROOT, Role.CANDIDATE) for c in two.clients}
-    assert {(ask.client, ask.cluster, ask.role) for ask in heard.asks} == expected
-    assert len(heard.asks) == len(expected)
+def test_the_questions_are_evaluations_of_the_common_model_and_of_that_of_the_clients_part():
+    before, heard, server_round = first_question(two, asking())
+    assert outcomes_of(heard) == [Outcome.PROPOSED]
+    (made,) = heard.decisions
+    parts = {client: f"0.{i}" for i, side in enumerate(made.sides) for client in side}
+    expected = [(c, ROOT, Role.OWN) for c in two.clients]
+    expected += [(c, part, Role.CANDIDATE) for c, part in parts.items()]
+    assert sorted((ask.client, ask.cluster, ask.role) for ask in heard.asks) == sorted(expected)
     kinds = {(ask.server_round, ask.task, ask.part) for ask in heard.asks}
     assert kinds == {(server_round, "evaluate", DECIDE)}
+    common = conventional(two, server_round).tree.root.model.trained
     for ask in heard.asks:
-        leaf = state.tree.leaf_of(ask.client).model
-        candidate = ask.role is Role.CANDIDATE
-        expected = state.tree.model_of(ROOT) if candidate else leaf
-        np.testing.assert_array_equal(state.model_of(ask).trained, expected.trained)
+        model = heard.state.model_of(ask).trained
+        if ask.role is Role.OWN:
+            np.testing.assert_array_equal(model, common)
+        else:
+            center = two.centers[two.groups[ask.client]]
+            origin = before.tree.root.model.trained
+            np.testing.assert_allclose(model, (origin + center) / 2, atol=1e-2)
 
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-def test_the_candidate_is_the_weighted_mean_of_the_leaves_below(weighting):
+def test_the_model_of_a_part_is_moved_by_the_weighted_mean_of_its_members_updates(weighting):
     examples = {client: 1.0 + 2 * i for i, client in enumerate(two.clients)}
     federation = replace(two, num_examples=examples)
-    cfl = judged(3, weighting=weighting)
-    _, heard, server_round = heard_when_due(federation, cfl)
-    (candidate,) = {id(m): m for m in map(heard.state.model_of, heard.asks[-6:])}.values()
-    weights = [
-        sum(examples[c] if weighting == "examples" else 1.0 for c in leaf.members)
-        for leaf in heard.state.tree.leaves
-    ]
-    leaves = [leaf.model.trained for leaf in heard.state.tree.leaves]
-    np.testing.assert_allclose(candidate.trained, np.average(leaves, axis=0, weights=weights))
-    # Of quadratic clients the mean of the leaves is what all would have learned together.
-    plain = cfl_of(NeverSplit(), weighting=weighting)
-    together = final(federation, plain, server_round).tree.root.model.trained
-    np.testing.assert_allclose(candidate.trained, together, atol=1e-12)
+    cfl = asking(weighting=weighting)
+    before, heard, server_round = first_question(federation, cfl)
+    updates = {
+        reply.client: reply.update.trained
+        for reply in federation.replies(cfl, before, server_round)
+    }
+    models = {a.cluster: heard.state.model_of(a) for a in heard.asks if a.role is Role.CANDIDATE}
+    for name, side in zip(("0.0", "0.1"), heard.decisions[0].sides, strict=True):
+        weights = [examples[c] if weighting == "examples" else 1.0 for c in side]
+        mean = np.average([updates[c] for c in side], axis=0, weights=weights)
+        expected = before.tree.root.model.trained + mean
+        np.testing.assert_allclose(models[name].trained, expected, atol=1e-12)
 
 
-def test_at_most_a_sample_of_each_leaf_votes_another_one_in_another_round():
+def test_a_split_that_is_made_gives_each_part_the_model_that_it_judged():
+    _, heard, server_round = first_question(two, asking())
+    models = {a.cluster: heard.state.model_of(a) for a in heard.asks if a.role is Role.CANDIDATE}
+    result = answered(asking(), heard, dict.fromkeys(two.clients, 0.1))
+    assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
+    assert result.decisions[0].children == ("0.0", "0.1")
+    assert clusters_of(result.state) == two.planted
+    root = result.state.tree.root
+    assert (root.split_round, root.trial.status) == (server_round, Status.CONFIRMED)
+    assert (root.trial.began, root.trial.judged) == (server_round, server_round)
+    for leaf in result.state.tree.leaves:
+        np.testing.assert_array_equal(leaf.model.trained, models[leaf.name].trained)
+        assert leaf.born == server_round
+
+
+def test_at_most_a_sample_of_each_part_votes_another_one_in_another_round():
     federation = Federation.dealt(VOTERS + 10, 8)
-    _, heard, server_round = heard_when_due(federation, judged(1))
-    tree = heard.state.tree
-    asked = Counter(tree.leaf_of(ask.client).name for ask in heard.asks if ask.role is Role.OWN)
+    _, heard, server_round = first_question(federation, asking())
+    asked = Counter(ask.cluster for ask in heard.asks if ask.role is Role.CANDIDATE)
     assert sorted(asked.values()) == [8, VOTERS]
-    now, later = (voters(tree, tree.leaves, server_round + i) for i in (0, 1))
-    assert set(now) == {ask.client for ask in heard.asks}
+    state = answered(asking(), heard, dict.fromkeys(federation.clients, 0.1)).state
+    large = max(state.tree.leaves, key=lambda leaf: len(leaf.members))
+    now, later = (voters(state, large, server_round + i) for i in (0, 1))
+    assert {a.client for a in heard.asks if a.cluster == large.name} == set(now)
     assert set(now) != set(later)
-    assert now == voters(tree, tree.leaves, server_round)
-
-
-def test_in_each_round_of_a_trial_the_mean_of_the_leaves_is_the_conventional_model():
-    seen = 0
-    for server_round, (_, result) in enumerate(run(two, judged(20), 30), 1):
-        if result.state.tree.root.on_trial:
-            model = result.state.tree.model_of(ROOT).trained
-            np.testing.assert_allclose(model, conventional(two, server_round), atol=1e-12)
-            seen += 1
-    assert seen >= 16
-
-
-def test_a_judgement_that_was_missed_is_made_in_the_next_round():
-    cfl = judged(4)
-    due = heard_when_due(two, cfl)[2]
-    state = final(two, cfl, due - 1)
-    assert state.tree.root.trial.due == due
-    (undone,) = final(two, cfl, 1, state=state, done=due, opinions=WORSE).tree.root.undone
-    assert (undone.status, undone.due) == (Status.UNDONE, due + 1)
-
-
-def test_an_undone_split_leaves_the_mean_and_the_next_one_waits_and_has_new_names():
-    names, outcomes, waited = set(), [], 0
-    rounds = run(two, judged(3), 60, opinions=WORSE)
-    for server_round, (before, result) in enumerate(rounds, 1):
-        names |= set(result.state.tree.clusters)
-        outcomes += [d.outcome for d in result.decisions if d.cluster == ROOT]
-        waited += any(d.outcome is Outcome.PUT_OFF for d in result.decisions)
-        if outcomes[-1] is Outcome.UNDONE and outcomes.count(Outcome.UNDONE) == 1:
-            (root,) = result.state.tree.clusters.values()
-            model = conventional(two, server_round)
-            np.testing.assert_allclose(root.model.trained, model, atol=1e-12)
-            assert root.is_leaf
-            assert root.members == before.tree.root.members
-            assert root.trial is None
-            assert [trial.status for trial in root.undone] == [Status.UNDONE]
-            assert root.rounds == server_round
-    assert outcomes.count(Outcome.UNDONE) >= 2
-    assert waited > 0
-    assert names == {ROOT, *(f"0.{i}" for i in range(2 * outcomes.count(Outcome.SPLIT)))}
+    assert now == voters(state, large, server_round)
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
-def test_a_split_that_shows_no_gain_is_undone_at_the_first_vote(opinions):
-    lines = []
-    for _, result in run(two, judged(3), 40, opinions=opinions):
-        lines += [d for d in result.decisions if d.cluster == ROOT]
-        if lines[-1].outcome in JUDGED:
-            break
-    began = next(line.server_round for line in lines if line.outcome is Outcome.SPLIT)
-    assert (lines[-1].outcome, lines[-1].server_round) == (Outcome.UNDONE, began + 3)
+def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_asked(opinions):
+    asked, num_rounds = [], 60
+    plain = run(two, cfl_of(NeverSplit()), num_rounds)
+    for (_, result), (_, other) in zip(
+        run(two, asking(), num_rounds, opinions=opinions), plain, strict=True
+    ):
+        asked += [d.server_round for d in result.decisions if d.outcome is Outcome.REFUSED]
+        (root,), (same) = result.state.tree.clusters.values(), other.state.tree.root
+        np.testing.assert_array_equal(root.model.trained, same.model.trained)
+        assert (root.children, root.trial, root.undone, root.split_round) == ((), None, (), None)
+        assert (root.members, root.rounds, root.weight) == (same.members, same.rounds, same.weight)
+        assert result.state.known.keys() == other.state.known.keys()
+        assert (result.state.moves, result.state.divisions) == ((), {})
+    first = asked[0]
+    assert asked == [first * 2**i for i in range(len(asked))]
+    assert len(asked) > 2
 
 
-@pytest.mark.parametrize(("gaining", "votes"), [(3, 1), (4, 2)])
-def test_clients_of_whom_more_gain_than_lose_judge_once_more(gaining, votes):
-    cfl, judgements = judged(3), []
+def test_the_models_of_a_run_are_the_conventional_ones_up_to_the_split():
+    cfl, last = asking(), first_question(two, asking())[2]
+    for server_round, (before, _) in enumerate(run(two, cfl, last, opinions=BETTER)):
+        expected = conventional(two, server_round) if server_round else two.state()
+        np.testing.assert_array_equal(
+            before.tree.root.model.trained, expected.tree.root.model.trained
+        )
+
+
+@pytest.mark.parametrize("gaining", range(7))
+def test_a_split_takes_a_likely_gain_of_its_clients(gaining):
+    """Of six, five must gain: by chance alone so many do in 7 of 64 votes, and four in 22."""
+    cfl = asking()
+    _, heard, server_round = first_question(two, cfl)
     gains = {c: 0.1 if i < gaining else -0.1 for i, c in enumerate(two.clients)}
-    state = two.state()
-    for server_round in range(1, 40):
-        heard = cfl.heard(state, two.replies(cfl, state, server_round), server_round)
-        state = heard.state
-        if heard.asks:
-            result = answered(cfl, heard, gains, server_round)
-            state = result.state
-            judgements.append(result.decisions[-1])
-            if judgements[-1].outcome in JUDGED:
-                break
-    *open_, end = judgements
-    began = state.tree.root.undone[0].began
-    assert [made.server_round - began for made in judgements] == [3, 6][:votes]
-    assert all(made.outcome is Outcome.ON_TRIAL for made in open_)
-    assert all("judge again" in made.reason for made in open_)
-    assert end.outcome is Outcome.UNDONE
+    result = answered(cfl, heard, gains)
+    if gaining >= 5:
+        assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
+        return
+    assert outcomes_of(result) == [Outcome.REFUSED]
+    assert f"again from round {2 * server_round} on" in result.decisions[0].reason
+    assert result.decisions[0].figures["better"] == gaining
+    assert result.decisions[0].sides == ()
+    assert result.state.tree is heard.state.tree
+    assert result.state.memory[NAME] == {ROOT: server_round}
 
 
-@pytest.mark.parametrize("budget", [0, 11, 12, 24])
-def test_what_exceeds_the_budget_is_not_asked_and_the_last_round_says_so(budget):
-    began = final(two, judged(1), 30, opinions=BETTER).tree.root.split_round
-    cfl, asks, last = judged(1, budget=budget), [], began + 3
-    state = two.state()
-    for server_round in range(1, last + 1):
+def test_a_part_that_all_members_of_another_outvote_keeps_the_common_model():
+    """The others gain, so the split is made; the part likely loses by its own model."""
+    federation = Federation.dealt(20, 6)
+    cfl = asking()
+    _, heard, _ = first_question(federation, cfl)
+    gains = {c: (0.1, -0.2)[group] for c, group in federation.groups.items()}
+    result = answered(cfl, heard, gains)
+    decision, tree = result.decisions[-1], result.state.tree
+    assert decision.outcome is Outcome.CONFIRMED
+    worse = next(leaf for leaf in tree.leaves if len(leaf.members) == 6)
+    better = next(leaf for leaf in tree.leaves if len(leaf.members) == 20)
+    common = heard.state.tree.root.model.trained
+    np.testing.assert_array_equal(worse.model.trained, common)
+    assert not np.array_equal(better.model.trained, common)
+    assert f"the common model serves {worse.name} better" in decision.reason
+    assert f"serves {better.name}" not in decision.reason
+
+
+@pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
+def test_a_small_gain_of_14_never_costs_a_part_of_six_a_lot(loss):
+    federation = Federation.dealt(14, 6)
+    cfl = asking()
+    _, heard, _ = first_question(federation, cfl)
+    losing = [c for c, group in federation.groups.items() if group == 1]
+    noise = generator(0, "gains").normal(0, 0.002, size=20)
+    gains = {
+        c: (-loss if c in losing else 0.01) + e
+        for c, e in zip(federation.clients, noise, strict=True)
+    }
+    result = answered(cfl, heard, gains)
+    for client in losing:
+        model = result.state.tree.leaf_of(client).model.trained
+        np.testing.assert_array_equal(model, heard.state.tree.root.model.trained)
+
+
+@laws
+@given(st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6))
+def test_a_split_gives_no_part_a_model_that_it_likely_loses_by(gains):
+    cfl = asking()
+    _, heard, _ = first_question(two, cfl)
+    by_client = dict(zip(two.clients, gains, strict=True))
+    result = answered(cfl, heard, by_client)
+    common = heard.state.tree.root.model.trained
+    for leaf in result.state.tree.leaves:
+        if all(by_client[client] < -1e-9 for client in leaf.members):
+            np.testing.assert_array_equal(leaf.model.trained, common)
+    if min(gains) > 1e-9:
+        assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
+    if max(gains) < -1e-9:
+        assert outcomes_of(result) == [Outcome.REFUSED]
+
+
+@pytest.mark.parametrize("budget", [0, 11, 12])
+def test_a_split_that_the_budget_leaves_no_question_for_is_put_off(budget):
+    cfl, asks, outcomes, state = asking(budget=budget), [], [], two.state()
+    began = first_question(two, asking())[2]
+    for server_round in range(1, began + 1):
         replies = two.replies(cfl, state, server_round)
-        heard = cfl.heard(state, replies, server_round, last=server_round == last)
+        heard = cfl.heard(state, replies, server_round, last=server_round == began)
         asks += heard.asks
         result = ended(two, cfl, heard, BETTER)
-        state = result.state
+        state, outcomes = result.state, outcomes_of(result)
     assert len(asks) == state.asked == (12 if budget >= 12 else 0)
-    assert state.tree.root.on_trial == (budget < 12)
-    outcomes = [d.outcome for d in result.decisions if d.cluster == ROOT]
-    assert outcomes == ([Outcome.ON_TRIAL] if budget < 12 else [])
-    assert clusters_of(state) == two.planted
+    if budget >= 12:
+        assert outcomes == [Outcome.SPLIT, Outcome.CONFIRMED]
+        assert clusters_of(state) == two.planted
+    else:
+        assert outcomes == [Outcome.PUT_OFF]
+        assert "used up" in result.decisions[0].reason
+        assert state.tree.root.is_leaf
 
 
-@pytest.mark.parametrize("opinions", [WORSE, NEITHER])
-def test_the_last_round_undoes_a_trial_and_refutes_only_a_split_that_serves_clients_worse(opinions):
-    began = final(two, judged(3), 30, opinions=BETTER).tree.root.split_round
-    cfl, last = judged(3), began + 1
-    state = final(two, cfl, last, opinions=opinions, last=last)
-    (trial,) = state.tree.root.undone
-    assert (state.tree.root.is_leaf, trial.due) == (True, last)
-    assert trial.status is (Status.UNDONE if opinions is WORSE else Status.OPEN)
-    # The run goes on.
-    results = run(two, cfl, 6 * began, state=state, done=last, opinions=BETTER)
-    outcomes = {result.decisions[0].outcome for _, result in results}
-    assert (Outcome.PUT_OFF in outcomes) == (opinions is WORSE)
-    assert Outcome.SPLIT in outcomes
-
-
-def test_a_split_in_the_last_round_itself_is_judged_there():
-    began = final(two, judged(3), 30, opinions=BETTER).tree.root.split_round
-    *_, (_, result) = run(two, judged(3), began, opinions=BETTER, last=began)
-    assert [d.outcome for d in result.decisions] == [Outcome.SPLIT, Outcome.CONFIRMED]
-
-
-def test_children_do_not_split_while_their_parents_split_is_on_trial():
-    waits = 0
-    for before, result in run(four, judged(12), 60, opinions=BETTER):
-        if before.tree.root.on_trial:
-            assert all(c.is_leaf for n, c in result.state.tree.clusters.items() if n != ROOT)
-        waits += any("have not judged" in decision.reason for decision in result.decisions)
-    assert waits > 0
-    assert clusters_of(result.state) == four.planted
+@pytest.mark.parametrize(
+    ("opinions", "outcomes"),
+    [(BETTER, [Outcome.SPLIT, Outcome.CONFIRMED]), (WORSE, [Outcome.REFUSED])],
+)
+def test_a_question_is_asked_in_the_last_round_too(opinions, outcomes):
+    last = first_question(two, asking())[2]
+    *_, (_, result) = run(two, asking(), last, opinions=opinions, last=last)
+    assert outcomes_of(result) == outcomes
 
 
 @settings(laws, max_examples=20)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.integers(0, 99), st.booleans())
-def test_clusters_partition_the_clients_and_no_name_is_used_twice_whatever_they_vote(
+def test_whatever_clients_vote_each_is_in_one_leaf_every_split_is_judged_and_no_name_comes_twice(
     sizes, seed, partial
 ):
     drawn = generator(seed, "opinions").integers(3, size=999)
     opinions = map([True, False, None].__getitem__, drawn)
-    cfl = judged(1 + seed % 3, moving=True)
     federation = Federation.dealt(*sizes, seed=seed)
     times = Counter()
     # `run` asserts that the clusters partition the clients.
-    for before, result in run(federation, cfl, 30, partial=partial, opinions=opinions, last=30):
-        times.update(result.state.tree.clusters.keys() - before.tree.clusters.keys())
-        assert result.state.pending is None
+    for before, result in run(
+        federation, asking(moving=True), 30, partial=partial, opinions=opinions, last=30
+    ):
+        tree = result.state.tree
+        times.update(tree.clusters.keys() - before.tree.clusters.keys())
+        assert (result.state.pending, result.state.divisions) == (None, {})
+        assert Outcome.PROPOSED not in outcomes_of(result)
+        assert all(cluster.trial for cluster in tree.clusters.values() if cluster.children)
     assert set(times.values()) <= {1}
-    assert not any(cluster.on_trial for cluster in result.state.tree.clusters.values())
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_goes_on_from_any_round_as_if_it_had_not_stopped(seed):
-    federation, cfl = Federation.dealt(4, 3, 2, seed=seed), judged(1, moving=True)
+    federation, cfl = Federation.dealt(4, 3, 2, seed=seed), asking(moving=True)
     states = [result.state for _, result in run(federation, cfl, 24)]
     for done in range(1, 24, 4):
         again = final(federation, cfl, 24 - done, state=states[done - 1], done=done)
         assert again.tree.clusters.keys() == states[-1].tree.clusters.keys()
+        assert again.memory[NAME] == states[-1].memory[NAME] if NAME in again.memory else True
         for name, cluster in again.tree.clusters.items():
             other = states[-1].tree.clusters[name]
             np.testing.assert_array_equal(cluster.model.trained, other.model.trained)
             assert (cluster.members, cluster.trial) == (other.members, other.trial)
 
 
-def test_an_unassigned_client_trains_only_the_stationary_model_and_judges_nothing():
-    cfl = judged(9)
-    before, _, due = heard_when_due(two, cfl)
-    state = final(two, cfl, due - 8)
-    assert state.tree.root.on_trial
-    state = replace(state, tree=state.tree.admit(["new"], due - 7))
-    (ask,) = cfl.asks(state, due - 7, ["new"])
-    assert (ask.cluster, ask.role) == (ROOT, Role.PLACE)
-    assert state.model_of(ask) is state.tree.root.model is not state.tree.model_of(ROOT)
-    assert [a.role for a in cfl.asks(state, due - 7, ["client-0"])] == [Role.OWN]
-    before = replace(before, tree=before.tree.admit(["new"], due))
-    heard = cfl.heard(before, two.replies(cfl, before, due, two.clients), due)
-    assert {ask.client for ask in heard.asks} == set(two.clients)
-
-
-def test_a_leaf_that_a_newcomer_gets_during_a_trial_does_not_give_its_name_away():
-    federation = Federation.dealt(3, 3, 1)
-    groups = {c: group for c, group in federation.groups.items() if group < 2}
-    joined, before = replace(federation, groups=groups | {"new": 2}), replace(two, groups=groups)
-    cfl = judged(9)
-    due = heard_when_due(before, cfl)[2]
-    state = final(before, cfl, due - 5)
-    state = replace(state, tree=state.tree.admit(["new"], due - 4))
-    state = final(joined, cfl, 1, state=state, done=due - 5)
-    branch = state.tree.leaf_of("new")
-    assert branch.members == ("new",)
-    state = final(joined, cfl, 4, state=state, done=due - 4, opinions=WORSE)
-    assert state.tree.root.is_leaf
-    assert (branch.name, state.tree.root.next_child) == ("0.2", "0.3")
-
-
-def test_a_member_that_first_trains_after_the_split_goes_to_the_nearest_child():
-    federation, absent = Federation.dealt(4, 4, 1), "client-2"  # it resembles neither group
-    others = [client for client in federation.clients if client != absent]
-    cfl = judged(2)
+def test_a_member_without_a_part_has_no_vote_and_algorithm_4_places_it():
+    federation, late = Federation.dealt(4, 4, 1), "client-2"  # it resembles neither group
+    others = [client for client in federation.clients if client != late]
+    cfl = asking()
+    _, heard, _ = first_question(federation, cfl, others)
+    assert {ask.client for ask in heard.asks} == set(others)
     state = final(federation, cfl, 30, clients=others)
-    assert state.tree.unassigned == {absent: ROOT}
-    member = final(federation, cfl, 1, state=state, done=30, clients=[absent])
+    assert state.tree.unassigned == {late: ROOT}
+    member = final(federation, cfl, 1, state=state, done=30, clients=[late])
     assert member.tree.root.children == state.tree.root.children
     assert not member.tree.unassigned
-    assert not member.placed[absent].familiar
+    assert not member.placed[late].familiar
     # As a newcomer it would begin one.
-    groups = {**federation.groups, "new": federation.groups[absent]}
+    groups = {**federation.groups, "new": federation.groups[late]}
     state = replace(state, tree=state.tree.admit(["new"], 31))
     joined = replace(federation, groups=groups)
     newcomer = final(joined, cfl, 1, state=state, done=30, clients=["new"])
     assert newcomer.tree.leaf_of("new").members == ("new",)
 
 
-@pytest.mark.parametrize(("opinions", "waits"), [(WORSE, 4), (NEITHER, 2)])
-def test_after_a_split_that_clients_refute_a_cluster_waits_twice_as_long(opinions, waits):
-    cfl = judged(1, budget=12)  # for one question: the next split stays open
-    states = [result.state for _, result in run(two, cfl, 40, opinions=opinions)]
-    (undone,) = states[-1].tree.root.undone
-    unsplit = [state.tree.root.is_leaf for state in states[undone.due :]]
-    assert unsplit.index(False) == waits * undone.due - undone.due - 1
+def test_absent_members_are_not_asked():
+    cfl = asking()
+    state, _, due = first_question(two, cfl)
+    state = replace(state, absent=("client-0", "client-1"))
+    here = [client for client in two.clients if client not in state.absent]
+    heard = cfl.heard(state, two.replies(cfl, state, due, here), due)
+    assert {ask.client for ask in heard.asks} == set(here)
 
 
-def test_with_every_split_that_is_undone_the_next_one_waits_twice_as_long():
-    undone = [Trial(n, n, SIDES, Status.UNDONE) for n in (5, 10, 40)]
-    leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]))
-    nothing = Evidence(ROOT, 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
-    for refused, again in ((1, 10), (2, 40), (3, 320)):
-        tree = ParameterTree({ROOT: replace(leaf, undone=tuple(undone[:refused]))})
-        for server_round in (again - 1, again):
-            decision = Decision(ROOT, server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=SIDES)
-            decision = SplitTrials().revised(CFLState(tree), nothing, decision)
-            assert (decision.outcome is Outcome.SPLIT) == (server_round == again)
+@pytest.mark.xfail(strict=True, reason="the models of the parts are the common one")
+def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are_kept():
+    assert clusters_of(final(two, asking(length=8), 30)) == two.planted
 
 
 SIDES = ("a", "b"), ("c", "d")
 
 
-def test_a_leaf_waits_for_its_parents_judgement_until_that_is_due_and_is_judged_after_it():
-    root = Cluster(ROOT, tuple("abcd"), vector([0.0]), children=("0.0", "0.1"), split_round=3)
-    leaves = [Cluster(f"0.{i}", side, vector([0.0])) for i, side in enumerate(SIDES)]
-    tree = ParameterTree({c.name: c for c in (replace(root, trial=Trial(3, 5, SIDES)), *leaves)})
-    nothing = Evidence("0.0", 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
-    for server_round, outcome in ((5, Outcome.PUT_OFF), (6, Outcome.SPLIT)):
-        sides = ("a",), ("b",)
-        decision = Decision("0.0", server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=sides)
-        assert SplitTrials().revised(CFLState(tree), nothing, decision).outcome is outcome
-    below = [Cluster(f"0.0.{i}", (c,), vector([0.0])) for i, c in enumerate("ab")]
-    split = replace(leaves[0], children=("0.0.0", "0.0.1"), trial=Trial(6, 7, (("a",), ("b",))))
-    tree = ParameterTree({c.name: c for c in (*tree.clusters.values(), split, *below)})
-    (proposal,) = SplitTrials().proposed(CFLState(tree), 9, last=True)
-    assert [question.cluster for question in proposal.questions] == [ROOT]
+def revised(server_round, *, refused=None, trained="abcd"):
+    """The decision on a split into `SIDES`, after these members trained in the round."""
+    state = CFLState(ParameterTree.initial(vector([0.0]), "abcd"))
+    state = replace(state, memory={NAME: {ROOT: refused}} if refused else {})
+    rounds = np.array([server_round if c in trained else 1 for c in "abcd"])
+    updates = tuple(np.eye(4)), np.ones(4), np.ones(4) / 4, 0.5, rounds
+    evidence = Evidence(ROOT, server_round, tuple("abcd"), tuple("abcd"), *updates)
+    decision = Decision(ROOT, server_round, Outcome.SPLIT, "why", 0.0, 0.0, sides=SIDES)
+    return SplitQuestions().revised(state, evidence, decision)
 
 
-@pytest.mark.parametrize("sides", [SIDES, (("a", "c"), ("b", "d"))])
-@pytest.mark.parametrize("status", [Status.UNDONE, Status.OPEN, Status.JOINED])
-def test_after_an_undone_split_the_cluster_waits_until_the_rounds_have_doubled(sides, status):
-    undone, waits = Trial(46, 50, SIDES, status), status is Status.UNDONE
-    earlier = Trial(3, 4, SIDES, Status.OPEN)
-    leaf = Cluster(ROOT, tuple("abcd"), vector([0.0]), undone=(earlier, undone))
-    state, revised = CFLState(ParameterTree({ROOT: leaf})), SplitTrials().revised
-    nothing = Evidence(ROOT, 0, (), (), (), np.zeros(0), np.zeros(0), 0.0, np.zeros(0, int))
-    for server_round, put_off in ((51, waits), (99, waits), (100, False)):
-        decision = Decision(ROOT, server_round, Outcome.SPLIT, "", 0.0, 0.0, sides=sides)
-        decision = revised(state, nothing, decision)
-        assert decision.outcome is (Outcome.PUT_OFF if put_off else Outcome.SPLIT)
-        assert ("100" in decision.reason) == put_off
-        assert decision.sides == (() if put_off else sides)
+@pytest.mark.parametrize("refused", [5, 50])
+def test_after_a_refused_split_the_next_question_waits_until_the_rounds_have_doubled(refused):
+    for server_round in (refused + 1, 2 * refused - 1):
+        decision = revised(server_round, refused=refused)
+        assert (decision.outcome, decision.sides) == (Outcome.PUT_OFF, ())
+        assert f"until round {2 * refused}" in decision.reason
+    assert revised(2 * refused, refused=refused).outcome is Outcome.PROPOSED
 
 
-def test_a_split_that_nobody_evaluates_is_unjudged_and_final():
-    cfl = judged(2, moving=True)
-    state, heard, server_round = heard_when_due(two, cfl)
+def test_a_split_waits_until_somebody_of_each_part_trains():
+    assert revised(9, trained="ac").outcome is Outcome.PROPOSED
+    waits = revised(9, trained="ab")
+    assert (waits.outcome, waits.sides) == (Outcome.PUT_OFF, ())
+    assert "c, d" in waits.reason
+
+
+def test_a_split_that_nobody_evaluates_is_not_judged_and_final():
+    cfl = asking(moving=True)
+    _, heard, server_round = first_question(two, cfl)
     result = cfl.heard(heard.state, [], server_round)
     root, decision = result.state.tree.root, result.decisions[-1]
-    assert (decision.cluster, decision.outcome) == (ROOT, Outcome.UNJUDGED)
+    assert outcomes_of(result) == [Outcome.SPLIT, Outcome.UNJUDGED]
     assert "no client evaluated both models" in decision.reason
     assert root.trial is None
-    assert root.children == state.tree.root.children
     assert result.state.tree.model_of(ROOT) is root.model
-    # So the end of the run asks nobody about it again.
+    # So nobody is asked about it again.
     end = cfl.heard(result.state, two.replies(cfl, result.state, 40), 40, last=True)
     assert end.asks == ()
     assert clusters_of(end.state) == two.planted
 
 
-@pytest.mark.parametrize("lost", ["own", "candidate"])
+@pytest.mark.parametrize("lost", [Role.OWN, Role.CANDIDATE])
 def test_who_evaluates_only_one_of_both_models_has_no_voice(lost):
-    cfl = judged(2)
-    heard, server_round = heard_when_due(two, cfl)[1:]
-    role = {"own": Role.OWN, "candidate": Role.CANDIDATE}[lost]
-    kept = [ask for ask in heard.asks if ask.client != "client-0" or ask.role is not role]
-    result = answered(
-        cfl, heard._replace(asks=tuple(kept)), dict.fromkeys(two.clients, 0.2), server_round
-    )
+    cfl = asking()
+    heard = first_question(two, cfl)[1]
+    kept = [ask for ask in heard.asks if ask.client != "client-0" or ask.role is not lost]
+    result = answered(cfl, heard._replace(asks=tuple(kept)), dict.fromkeys(two.clients, 0.2))
     assert result.decisions[-1].figures["voters"] == 5
     assert result.decisions[-1].outcome is Outcome.CONFIRMED
 
 
-def test_a_part_that_is_served_worse_goes_on_from_the_common_model_of_a_confirmed_split():
-    federation = Federation.dealt(20, 6)
-    cfl = judged(1)
-    _, heard, server_round = heard_when_due(federation, cfl)
-    gains = {c: (0.1, -0.2)[group] for c, group in federation.groups.items()}
-    result = answered(cfl, heard, gains, server_round)
-    decision, tree = result.decisions[-1], result.state.tree
-    assert decision.outcome is Outcome.CONFIRMED
-    assert tree.root.trial.status is Status.CONFIRMED
-    worse = next(leaf for leaf in tree.leaves if len(leaf.members) == 6)
-    better = next(leaf for leaf in tree.leaves if len(leaf.members) == 20)
-    mean = heard.state.tree.model_of(ROOT)
-    np.testing.assert_array_equal(worse.model.trained, mean.trained)
-    assert better.model is heard.state.tree.clusters[better.name].model
-    assert f"the common model serves {worse.name} better" in decision.reason
-    assert f"serves {better.name}" not in decision.reason
-
-
-@pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_a_small_gain_of_14_never_costs_six_others_a_lot(loss, mixed):
-    """They are a part of their own, or spread over both."""
-    federation = Federation.dealt(14, 6)
-    cfl = judged(1)
-    _, heard, server_round = heard_when_due(federation, cfl)
-    losing = federation.clients[:6]
-    if not mixed:
-        losing = [c for c, group in federation.groups.items() if group == 1]
-    noise = generator(0, "gains").normal(0, 0.002, size=20)
-    gains = {
-        c: (-loss if c in losing else 0.01) + e
-        for c, e in zip(federation.clients, noise, strict=True)
-    }
-    result = answered(cfl, heard, gains, server_round)
-    outcome, mean = result.decisions[-1].outcome, heard.state.tree.model_of(ROOT).trained
-    if outcome is Outcome.CONFIRMED:
-        for client in losing:
-            model = result.state.tree.leaf_of(client).model.trained
-            np.testing.assert_array_equal(model, mean)
-    if mixed:
-        assert outcome is not Outcome.CONFIRMED
-
-
-@laws
-@given(st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6))
-def test_a_confirmed_split_leaves_no_part_with_a_model_that_it_likely_loses_by(gains):
-    cfl = judged(1)
-    _, heard, server_round = heard_when_due(two, cfl)
-    by_client = dict(zip(two.clients, gains, strict=True))
-    result = answered(cfl, heard, by_client, server_round)
-    mean = heard.state.tree.model_of(ROOT).trained
-    for leaf in result.state.tree.leaves:
-        all_lose = all(by_client[client] < -1e-9 for client in leaf.members)
-        if result.decisions[-1].outcome is Outcome.CONFIRMED and all_lose:
-            np.testing.assert_array_equal(leaf.model.trained, mean)
-    outcome = result.decisions[-1].outcome
-    if min(gains) > 1e-9:
-        assert outcome is Outcome.CONFIRMED
-    if max(gains) < -1e-9:
-        assert outcome is Outcome.UNDONE
-
-
-def test_without_a_trial_the_clients_are_asked_nothing_and_the_split_is_final():
-    for _, result in run(two, judged(0, moving=True), 30, last=30):
+def test_without_questions_a_split_is_made_at_once_and_final():
+    cfl = cfl_of(changes=changes_of(0, moving=True))
+    for _, result in run(two, cfl, 30, last=30):
         assert result.asks == ()
     assert clusters_of(result.state) == two.planted
     assert result.state.tree.root.trial is None

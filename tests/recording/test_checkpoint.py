@@ -10,6 +10,7 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
 from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError
+from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
 from cflower.runs import checkpoint
 from cflower.runs.checkpoint import Checkpoints, digest_of, marks_of, packed
@@ -94,24 +95,28 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     known = {"a": KnownUpdate(3, model.trained, 1.0, 10.0, model.trained, 0.5, 0.25)}
     norms = {"a": NormHistory("0.2", 4, 0.1, 0.3, 1, 2.5, "0")}
     moves = (Move(3, "b", "0.2", "0.3", "a reason"),)
-    state = CFLState(tree, known, moves, first=model, memory={"moves": norms})
+    memory = {"moves": norms, "splits": {"0": 7}}
+    state = CFLState(tree, known, moves, absent=("c",), first=model, memory=memory)
     outstanding = tuple(
         Sent(Ask(client, "0", role, 3, part="decide", number=2), model)
         for client, role in zip("abcd", Role, strict=True)
     )
-    written = Checkpoint(3, state, outstanding=outstanding)
+    failures = FailureRecord().met("abc").met("ab")
+    written = Checkpoint(3, state, failures, outstanding=outstanding)
     Checkpoints(tmp_path).save(written)
     read = Checkpoints(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
     assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 4
     root = read.state.tree.root
-    assert (root.trial, root.undone, root.on_trial) == (trial, (join,), True)
-    assert (read.state.memory, read.state.moves) == ({"moves": norms}, moves)
+    assert (root.trial, root.undone) == (trial, (join,))
+    assert (read.state.memory, read.state.moves) == (memory, moves)
+    assert read.failures.presence == {**dict.fromkeys("ab", (2, 0, 0)), "c": (1, 1, 0)}
+    assert read.failures.met("ab").gone == ("c",)
     assert packed(read, digest_of) == packed(written, digest_of)
 
 
-@pytest.mark.parametrize("number", [10, 12])
+@pytest.mark.parametrize("number", [11, 13])
 def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path, monkeypatch, number):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "FORMAT", f"cflower-checkpoint-{number}")
@@ -119,7 +124,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path, mon
     warnings: list[str] = []
     with pytest.raises(RunFolderError) as refused:
         Checkpoints(tmp_path).newest(warnings.append)
-    problem = f"its format is 'cflower-checkpoint-{number}', not 'cflower-checkpoint-11'"
+    problem = f"its format is 'cflower-checkpoint-{number}', not 'cflower-checkpoint-12'"
     assert len(warnings) == 2
     assert all(problem in text for text in warnings)
     assert str(refused.value) == (

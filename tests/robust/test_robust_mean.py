@@ -119,9 +119,8 @@ def test_a_fifth_of_the_clients_pull_less_than_all_others_together():
 @pytest.mark.parametrize(
     ("others", "examples", "most", "counts"),
     [
-        # In a small cluster at most a quarter of the weight, or an equal part.
-        (2, 1e12, MOST, 100),
-        (6, 1e12, MOST, 200),
+        (2, 1e12, MOST, 100 * MOST),
+        (6, 1e12, MOST, 100 * MOST),
         (9, 1000, MOST, 300),
         (9, 10_000, MOST, 100 * MOST),
         (9, 10_000, 30.0, 3000),
@@ -167,10 +166,18 @@ def test_with_uniform_weights_only_the_norm_counts():
     assert lowered(result) == {}
 
 
-def test_the_last_updates_of_absent_members_count():
+def test_the_last_updates_of_members_that_do_not_take_part_count():
     result, _ = bounded(reply(5, 100.0), state=state_of(6, known(*range(5))))
     assert length(result["c5"]) == pytest.approx(LONG)
     assert result["c5"].share == pytest.approx(1 / LONG)  # it pulls like a usual one
+
+
+def test_the_last_updates_of_members_that_are_gone_do_not_show_what_is_usual():
+    gone = range(3, 9)
+    state = state_of(9, known(0, 1, 2) | known(*gone, norm=100.0))
+    assert length(bounded(reply(0, 10.0), state=state)[0]["c0"]) == pytest.approx(10)
+    state = replace(state, absent=tuple(f"c{i}" for i in gone))
+    assert length(bounded(reply(0, 10.0), state=state)[0]["c0"]) == pytest.approx(LONG)
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -151,8 +151,8 @@ class Quadratics:
         center, model = self.center(client, server_round), leaf
         for _ in range(int(config["trainings"])):
             model = model + (center - model) / 2
-        metrics = {"num-examples": size, "held-out": 9}
-        for number, share in enumerate([0.0, *(size / (size + k) for k in config["kappas"])]):
+        metrics = {"num-examples": size}
+        for number, share in enumerate((0.0, size / (size + config["kappa"]))):
             mix = leaf + share * (model - leaf)
             metrics[f"loss.{number}"] = float(np.linalg.norm(mix - center))
         model = model.astype(leaf.dtype)

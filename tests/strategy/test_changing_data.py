@@ -140,7 +140,7 @@ def test_an_isolated_client_with_changed_data_goes_on_alone():
 def test_a_run_resumed_in_the_middle_of_a_move_or_join_is_identical(tmp_path, kind, rounds, change):
     strategy, whole = recorded(kind(GROUPS), tmp_path, rounds)
     changes = [move.server_round for move in strategy.state.moves]
-    assert [*changes, *(join.due for join in strategy.tree.root.undone)][0] == change
+    assert [*changes, *(join.judged for join in strategy.tree.root.undone)][0] == change
     for stop in (change - 1, change):
         _, first = recorded(kind(GROUPS), tmp_path, rounds, stop=stop)
         again, resumed = recorded(kind(GROUPS), tmp_path, rounds, resume=first.path.name)

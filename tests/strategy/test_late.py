@@ -15,6 +15,7 @@ from tests.strategy.chaos import ChaosGrid, Clock, Machines, Plan
 from tests.strategy.quadratics import (
     CENTERS,
     CRITERION,
+    Halves,
     Quadratics,
     Reports,
     clusters_of,
@@ -153,14 +154,16 @@ def test_a_resumed_run_sends_the_outstanding_asks_again():
 
 
 def test_a_client_that_owes_a_reply_neither_evaluates_nor_judges():
-    groups = (0, 1) * 5
-    split, clients = split_round(groups), Quadratics(groups)
-    _, reports = run(clients, {(9, split + 1): 50}, split + 4, trial_rounds=2, metric="loss")
-    assert "split confirmed" in [decision.outcome for decision in reports[split + 1].decisions]
+    clients, settings = Quadratics((0,) * 5 + (1,) * 5), {"trial_rounds": 1, "metric": "loss"}
+    _, reports = run(clients, {(9, 2): 50}, 8, Halves(), **settings)
+    assert [d.outcome for d in reports[2].decisions] == ["split", "split confirmed"]
     # in the round, and both models to judge the split
-    assert rounds_asked(clients, 8, "evaluate").count(split + 2) == 3
-    asked = [*range(1, split + 1), *[split + 4] * 2]  # with its leaf's model, and the root's
-    assert rounds_asked(clients, 9, "evaluate") == asked
+    assert rounds_asked(clients, 8, "evaluate").count(3) == 3
+    assert rounds_asked(clients, 9, "evaluate") == [
+        1,
+        8,
+        8,
+    ]  # at the end two models
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord
 from safetensors.numpy import load_file
 
 from cflower import NeverSplit, Recorder
@@ -19,17 +19,8 @@ from tests.strategy.quadratics import CENTERS, Quadratics, fails_in, initial_arr
 DIFFERENT = (0, 1, 2, 3) * 2
 
 
-class Enough(Quadratics):
-    """Quadratic clients with enough examples for a test."""
-
-    def _evaluate(self, message, context):
-        reply = super()._evaluate(message, context)
-        reply.content["metrics"]["num-examples"] = 9
-        return reply
-
-
 ROUNDS = 40
-"""Of a run that is long enough for eight trainings by messages, or ten at once."""
+"""Of a run that is long enough for ten trainings."""
 
 
 def run(clients, tmp_path, num_rounds=ROUNDS, resume="", first=0, **settings):
@@ -48,21 +39,23 @@ def counted(clients, kind, client=3):
 
 @pytest.mark.parametrize("adapts", [False, True])
 def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, adapts):
-    clients = Enough(DIFFERENT, adapts=adapts)
+    clients = Quadratics(DIFFERENT, adapts=adapts)
     strategy, recorder = run(clients, tmp_path)
     summary = json.loads((recorder.path / "summary.json").read_text())
     step = summary["personal"]["0"]
-    assert (step["accepted"], step["kappa"], step["clients"]) == (True, 0.0, 8)
+    assert (step["accepted"], step["kappa"], step["clients"]) == (True, pytest.approx(1.35), 8)
     for name, client in summary["clients"].items():
         served = client["served_by"]
-        assert (served["model"], served["cluster"], served["share"]) == ("personal", "0", 1.0)
+        size = 10 + int(name[-1])
+        assert (served["model"], served["cluster"]) == ("personal", "0")
+        assert served["share"] == pytest.approx(size / (size + 1.35))
         vector = RunRecord(recorder.path).own_model(served["file"], "0").trained
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
-        assert client["loss"] < 0.2 < client["leaf_loss"]
+        assert client["loss"] < 0.2 * client["leaf_loss"]
     counts = summary["clients"]["partition-3"]
     assert counts["trainings"] == ROUNDS + step["trainings"]
-    assert step["trainings"] == (10 if adapts else 8)
+    assert step["trainings"] == 10
     if not adapts:
         assert counts["trainings"] == counted(clients, "train")
         assert counts["evaluations"] == counted(clients, "evaluate")
@@ -71,7 +64,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
     served = strategy.model_of("partition-3")["b"].numpy()
     np.testing.assert_allclose(load_file(file)["b"], served, rtol=1e-6)
-    assert "for partition-3 alone: 100%" in (tmp_path / "own.safetensors.md").read_text()
+    assert "for partition-3 alone: 91%" in (tmp_path / "own.safetensors.md").read_text()
     whole = export(recorder.path, cluster="0", output=tmp_path / "all.safetensors")
     root = strategy.tree.root.model
     np.testing.assert_array_equal(load_file(whole)["w"].ravel(), root.trained[:12])
@@ -79,7 +72,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
 
 def test_results_are_what_their_names_say(tmp_path):
     clients, strategy = (
-        Enough(DIFFERENT),
+        Quadratics(DIFFERENT),
         strategy_of(criterion=NeverSplit(), personal=True, metric="loss", fraction_evaluate=1.0),
     )
     result = strategy.start(clients.grid(), initial_arrays(), num_rounds=ROUNDS)
@@ -91,7 +84,7 @@ def test_results_are_what_their_names_say(tmp_path):
     names = strategy.tree.clients
     common = np.mean([loss_of(strategy.models["0"], name) for name in names])
     own = np.mean([loss_of(strategy.model_of(name), name) for name in names])
-    assert own < 0.2 < common
+    assert own < 0.1 * common
     assert result.cluster_metrics["0"]["loss"] == pytest.approx(common, rel=1e-3)
     assert result.evaluate_metrics_clientapp[ROUNDS]["loss"] == pytest.approx(common, rel=1e-3)
     assert result.served_metrics["0"]["loss"] == pytest.approx(own, abs=1e-3)
@@ -102,13 +95,13 @@ def test_results_are_what_their_names_say(tmp_path):
 
 
 def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
-    _, whole = run(Enough(DIFFERENT), tmp_path / "whole", num_rounds=30)
-    _, part = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=24)
-    again = run(Enough(DIFFERENT), tmp_path / "part", num_rounds=24, resume=part.path.name)[1]
+    _, whole = run(Quadratics(DIFFERENT), tmp_path / "whole", num_rounds=30)
+    _, part = run(Quadratics(DIFFERENT), tmp_path / "part", num_rounds=24)
+    again = run(Quadratics(DIFFERENT), tmp_path / "part", num_rounds=24, resume=part.path.name)[1]
     assert again.summary == part.summary
     # An app's first model need not be the same in the process that goes on.
     more = {"num_rounds": 30, "resume": part.path.name, "first": 9}
-    resumed = run(Enough(DIFFERENT), tmp_path / "part", **more)[1]
+    resumed = run(Quadratics(DIFFERENT), tmp_path / "part", **more)[1]
     assert {**resumed.summary, "run_id": ""} == {**whole.summary, "run_id": ""}
     for name in ("partition-0", "partition-7"):
         file = whole.summary["clients"][name]["served_by"]["file"]
@@ -117,13 +110,13 @@ def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
 
 
 def test_a_resumed_run_has_as_many_clients_as_before(tmp_path):
-    _, part = run(Enough(DIFFERENT), tmp_path, num_rounds=2)
+    _, part = run(Quadratics(DIFFERENT), tmp_path, num_rounds=2)
     with pytest.raises(RunFolderError, match="with 9 simulated clients: it had 8"):
-        run(Enough((*DIFFERENT, 0)), tmp_path, num_rounds=3, resume=part.path.name)
+        run(Quadratics((*DIFFERENT, 0)), tmp_path, num_rounds=3, resume=part.path.name)
 
 
 def test_clients_that_are_alike_are_served_by_their_leaf(tmp_path):
-    _, recorder = run(Enough((0,) * 6, noise=0.0), tmp_path)
+    _, recorder = run(Quadratics((0,) * 6, noise=0.0), tmp_path)
     assert not recorder.summary["personal"]["0"]["accepted"]
     assert not (recorder.path / "personal").exists()
     served = recorder.summary["clients"]["partition-0"]["served_by"]
@@ -146,7 +139,7 @@ class Silent(InlineGrid):
 
 
 def test_a_silent_client_is_waited_for_once():
-    grid = Silent(Enough(DIFFERENT).app(), len(DIFFERENT), {})
+    grid = Silent(Quadratics(DIFFERENT).app(), len(DIFFERENT), {})
     strategy = strategy_of(criterion=NeverSplit(), personal=True, metric="loss")
     strategy.start(grid, initial_arrays(), ROUNDS, timeout=0.2)
     assert grid.lost == 1
@@ -154,19 +147,19 @@ def test_a_silent_client_is_waited_for_once():
 
 
 def test_a_client_that_stops_answering_keeps_its_leafs_model(tmp_path):
-    _, recorder = run(Enough(DIFFERENT, spoil={2: fails_in(*range(ROUNDS + 3, 99))}), tmp_path)
+    _, recorder = run(Quadratics(DIFFERENT, spoil={2: fails_in(*range(ROUNDS + 3, 99))}), tmp_path)
     kinds = {c: line["served_by"]["model"] for c, line in recorder.summary["clients"].items()}
     assert kinds.pop("partition-2") in ("leaf", "personal")
     assert set(kinds.values()) == {"personal"}
 
 
-@pytest.mark.parametrize(("adapts", "rounds"), [(True, 4), (True, 5), (False, 16), (False, 17)])
+@pytest.mark.parametrize(("adapts", "rounds"), [(True, 3), (True, 4), (False, 7), (False, 8)])
 def test_short_runs_have_no_personal_step_and_the_log_says_why(tmp_path, caplog, adapts, rounds):
     caplog.set_level("INFO", "flwr")
-    strategy, _ = run(Enough(DIFFERENT, adapts=adapts), tmp_path, rounds)
+    strategy, _ = run(Quadratics(DIFFERENT, adapts=adapts), tmp_path, rounds)
     why = f"a client trains in {rounds} rounds on average, too few for one"
     short = f"There will be no personal step: {why}."
-    assert (short in caplog.text) == (rounds in (4, 16)) == (not strategy.state.personal)
+    assert (short in caplog.text) == (rounds in (3, 7)) == (not strategy.state.personal)
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 24, 60])
@@ -174,7 +167,7 @@ def test_short_runs_have_no_personal_step_and_the_log_says_why(tmp_path, caplog,
 def test_the_step_adds_three_tenths_of_the_runs_trainings_and_models_at_most(
     tmp_path, adapts, rounds
 ):
-    clients = Enough(DIFFERENT, adapts=adapts)
+    clients = Quadratics(DIFFERENT, adapts=adapts)
     strategy, _ = run(clients, tmp_path, rounds)
     steps = strategy.state.personal.values()
     trainings = sum(step.trainings for step in steps)
@@ -190,7 +183,7 @@ def test_the_step_adds_three_tenths_of_the_runs_trainings_and_models_at_most(
 
 
 def test_one_client_whose_app_cannot_do_the_step_alone_makes_it_one_of_messages(tmp_path):
-    class Some(Enough):
+    class Some(Quadratics):
         def _answer(self, message, context):
             self.adapts = context.node_config["partition-id"] != 3
             return super()._answer(message, context)
@@ -198,24 +191,4 @@ def test_one_client_whose_app_cannot_do_the_step_alone_makes_it_one_of_messages(
     clients = Some(DIFFERENT, adapts=True)
     strategy, _ = run(clients, tmp_path)
     assert counted(clients, "adapt", 0) == 0
-    assert strategy.state.personal["0"].trainings == 8
-
-
-@pytest.mark.parametrize("claim", [0, -5, float("nan"), float("inf"), 1e300, [1, 2]])
-def test_what_one_client_claims_about_its_held_out_examples_ends_no_run(tmp_path, claim):
-    def claiming(client):
-        def figures(message, content, server_round):
-            own = {}
-            if "trainings" in message.content["config"]:
-                own = {f"accuracy.{n}": 0.9 if (n > 0) == (client != 3) else 0.1 for n in range(5)}
-                own |= {"held-out": claim} if client == 3 else {}
-            metrics = content["metrics"]
-            content["metrics"] = MetricRecord({**metrics, "accuracy": 0.5, **own})
-            return type(message)(content, reply_to=message)
-
-        return figures
-
-    spoil = {client: claiming(client) for client in range(10)}
-    clients = Enough((*DIFFERENT, 0, 1), adapts=True, spoil=spoil)
-    strategy, _ = run(clients, tmp_path, metric="accuracy")
-    assert {f"partition-{i}" for i in (0, 1, 2, 9)} <= set(strategy.state.personal_models)
+    assert counted(clients, "train", 0) == ROUNDS + strategy.state.personal["0"].trainings
