@@ -42,32 +42,29 @@ class Stored:
     """Numbers per moment, if rows of numbers are time series; else 0."""
 
     @classmethod
-    def of(cls, table: Table, settings: DataSettings, *, labelled: bool = True) -> "Stored":
-        """The examples of a table; unless ``labelled``, labels are not read and may be missing.
+    def of(cls, table: Table, settings: DataSettings) -> "Stored":
+        """The examples of a table.
 
         Raises a DataError if it has no labels or inputs, lacks a column that a setting names, or
         its columns differ in length.
         """
-        label = label_column(table, settings, needed=labelled)
+        label = label_column(table, settings)
         inputs = input_columns(table, settings, label)
         metadata = metadata_of(table, settings)
-        columns = [*inputs, label] if labelled else inputs
-        lengths = {name: len(table.columns[name]) for name in (*columns, *metadata)}
+        lengths = {name: len(table.columns[name]) for name in (*inputs, label, *metadata)}
         require_data(
             len(set(lengths.values())) == 1,
             f"{table.name} has columns of different lengths "
             f"({', '.join(f'{name} {length}' for name, length in lengths.items())}): expected one "
             "row for each example.",
         )
-        num_examples = lengths[inputs[0]]
-        none = np.zeros(num_examples, np.int64), ("",)
-        labels, classes = _labels(table, label, settings) if labelled else none
+        labels, classes = _labels(table, label, settings)
         return cls(
             table.name,
             _inputs(table, inputs),
             labels,
             classes,
-            np.arange(num_examples),
+            np.arange(lengths[label]),
             metadata,
             tuple(table.columns),
             tuple(inputs),
