@@ -24,7 +24,6 @@ app = typer.Typer(
 )
 app.command()(simulate.simulate)
 app.command("try")(trials.try_methods)
-app.command()(trials.sweep)
 app.command()(simulate.keys)
 app.command("list")(runs.list_runs)
 for command in (runs.show, runs.report, runs.watch, runs.explain, models.assign, models.export):

@@ -1,7 +1,6 @@
 """The commands that look at runs: list, show, report, watch, explain, compare."""
 
 import json
-import sys
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,15 +203,12 @@ def compare(
     each: Annotated[
         bool, typer.Option("--each", help="A column for each run, also where only seeds differ.")
     ] = False,
-    curves: Annotated[
-        Path | None, typer.Option(help="Write a page (.html) with the curves of the metric.")
-    ] = None,
 ) -> None:
     """Put runs side by side: one table, and the keys in which they differ.
 
     Runs that differ in the seed only are one column: the mean and the standard deviation.
 
-    Example: `cflower compare 20261126-09 20261126-10 --curves curves.html`
+    Example: `cflower compare 20261126-09 20261126-10`
     """
     from cflower.config import DATA_KEYS, WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
@@ -224,8 +220,6 @@ def compare(
     for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
     groups = grouped(records, each=each)
-    if curves is not None:
-        write_curves(groups, curves)
     if not as_json:
         return print_comparison(groups, pairs(records, DATA_KEYS))
     content = {
@@ -263,16 +257,6 @@ def print_comparison(
         lines[MOST_PAIRS:] = [f"{more} more pairs of runs: add --json."] if more > 0 else []
     for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
-
-
-def write_curves(groups: "Sequence[Group]", path: Path) -> None:
-    """Write the page with the curves of groups of runs."""
-    from cflower.cli.curves import curves_page
-
-    page = curves_page(groups)
-    with writing(path, "--curves"):
-        path.write_text(page, encoding="utf-8")
-    print(f"Curves: {line(path)}", file=sys.stderr)
 
 
 @contextmanager
