@@ -26,7 +26,7 @@ app.command()(simulate.simulate)
 app.command("try")(trials.try_methods)
 app.command()(simulate.keys)
 app.command("list")(runs.list_runs)
-for command in (runs.show, runs.report, runs.watch, runs.explain, models.assign, models.export):
+for command in (runs.show, runs.report, runs.explain, models.assign, models.export):
     app.command(epilog=runs.RUN_HELP)(command)
 app.command()(runs.compare)
 

@@ -1,4 +1,4 @@
-"""The commands that look at runs: list, show, report, watch, explain, compare."""
+"""The commands that look at runs: list, show, report, explain, compare."""
 
 import json
 import webbrowser
@@ -143,28 +143,6 @@ def report(
     print(f"Report: {line(path)}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
-
-
-def watch(
-    run: Run = "",
-    runs: RunsDir = DEFAULT_RUNS,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")
-    ] = 0,
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-) -> None:
-    """Show the report of a run while it goes on, on this machine only, until Ctrl-C."""
-    from cflower.runs.run_files import find_run
-    from cflower.runs.watch import ReportServer
-
-    with ReportServer(find_run(runs.expanduser(), run), port) as server:
-        print(f"{server.run_folder.name}: {server.url} (Ctrl-C stops)", flush=True)
-        if open_it:
-            webbrowser.open(server.url)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
 
 
 def explain(
