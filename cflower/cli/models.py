@@ -149,9 +149,7 @@ def export(
     run: Run = "",
     client: Annotated[str, typer.Option(help="The model that serves this client.")] = "",
     cluster: Annotated[str, typer.Option(help="The model of this cluster; 0: for all.")] = "",
-    file_format: Annotated[
-        str, typer.Option("--format", help="safetensors, torchscript or onnx.")
-    ] = "",
+    file_format: Annotated[str, typer.Option("--format", help="safetensors or onnx.")] = "",
     output: Annotated[
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,

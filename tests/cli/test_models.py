@@ -22,6 +22,7 @@ from cflower.learning.models import build_model
 from cflower.newcomers.pytorch_run import SavedRun
 from tests.command import error_of, output_of, simulated
 from tests.data.conftest import own_cache  # noqa: F401
+from tests.exporting.onnx_packages import needs_onnx
 from tests.run_content import read_json
 from tests.runs.folders import edited
 
@@ -188,8 +189,9 @@ def test_safetensors_hold_the_leafs_arrays(run, tmp_path):
     assert (record["run"], record["cluster"], record["model"]) == (run.name, leaf, "cnn")
 
 
+@needs_onnx
 def test_the_ending_of_the_file_names_its_format(run, unseen, tmp_path):
-    file = tmp_path / "model.pt"
+    file = tmp_path / "model.onnx"
     printed = output_of("export", run, "--cluster", "0.1", "--output", file)
     assert printed == f"Model: {file}\nCard: {file}.md\n"
     model = build_model("cnn", (1, 8, 8), 10, seed=1).eval()
@@ -197,9 +199,10 @@ def test_the_ending_of_the_file_names_its_format(run, unseen, tmp_path):
     inputs = torch.tensor(unseen[0])
     with torch.no_grad():
         expected = model(inputs).numpy()
-    answers = logits_of(file, "torchscript", inputs)
+    answers = logits_of(file, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
-    for given in (["--format=onnx", "--output=m.pt"], ["--format=torchscript", "--output=m.onnx"]):
+    for chosen, name in (("onnx", "m.safetensors"), ("safetensors", "m.onnx")):
+        given = f"--format={chosen}", f"--output={name}"
         error = error_of("export", run, "--cluster", "0", *given)
         assert "leave one of them out, or end the file in" in error
     package.export(run, cluster="0", output=tmp_path / "weights")
@@ -262,7 +265,7 @@ def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch
         (["--client", "partition-1", "--cluster", "0"], "got client 'partition-1' and cluster '0'"),
         (["--client", "partition-99"], "has no client 'partition-99': did you mean 'partition-9'"),
         (["--cluster", "0.7"], "cluster = '0.7' is not known"),
-        (["--cluster", "0", "--format", "pickle"], "format = 'pickle' is not known"),
+        (["--cluster", "0", "--format", "torchscript"], "format = 'torchscript' is not known"),
         (["--cluster", "0", "--output", "/no/such/folder/model"], "There is no folder /no/such"),
     ],
 )
