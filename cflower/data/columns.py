@@ -42,8 +42,6 @@ class Table:
     """Class names of the columns that hold positions in them."""
     images: tuple[str, ...] = ()
     """Columns of stored image files: mappings or structs of ``bytes`` and ``path``."""
-    image_size: int | None = None
-    """Pixels that stored images are resized to; None leaves them."""
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> "Table":

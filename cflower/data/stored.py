@@ -36,8 +36,6 @@ class Stored:
     """Columns that describe each example and are no inputs, such as its writer, shape (n,) each."""
     column_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ("x",)
-    image_size: int | None = None
-    """Pixels that stored images are resized to; None leaves them."""
     series_channels: int = 0
     """Numbers per moment, if rows of numbers are time series; else 0."""
 
@@ -68,7 +66,6 @@ class Stored:
             metadata,
             tuple(table.columns),
             tuple(inputs),
-            table.image_size,
             settings.series_channels,
         )
 
@@ -94,7 +91,7 @@ class Stored:
         Raises a DataError if an input cannot be decoded, or differs in shape from the source's
         first.
         """
-        inputs = decoded(self.inputs, self.rows, self.name, self.input_names, self.image_size)
+        inputs = decoded(self.inputs, self.rows, self.name, self.input_names)
         if self.series_channels:
             inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)
