@@ -33,18 +33,11 @@ METRICS = ("accuracy", "f1", "loss", "perplexity", *REGRESSION_METRICS)
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
 WITHOUT_EFFECT = frozenset(
-    {"output-dir", "resume", "baselines", "run-name", "run-tags", "checkpoint-interval", "tracker"}
+    {"output-dir", "resume", "baselines", "run-name", "checkpoint-interval", "tracker"}
     | {"clients-together"}
 )
 """Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
-
-
-GONE = {
-    "inner-interval": ": clients no longer train models above their own, because the mean of the "
-    "models below takes their place. Leave it out."
-}
-"""Keys of earlier versions, with what became of them."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     output_dir: str = "~/cflower-runs"
     run_name: str = ""
-    run_tags: str = ""
     checkpoint_interval: int = number(0, least=0)
     resume: str = ""
     tracker: str = choice("", TRACKERS)
@@ -199,7 +191,7 @@ class RunConfig(TrainingSettings, DataSettings):
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
-                hint = GONE.get(key) or did_you_mean(key, known) or ": `cflower keys` lists them."
+                hint = did_you_mean(key, known) or ": `cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}{hint}")
         return cls(**{known[k].name: adapted(known[k], v, k) for k, v in values.items()})
 

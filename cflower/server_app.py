@@ -60,7 +60,6 @@ def run(
         config.output_path,
         config.as_keys(),
         name=config.run_name,
-        tags=[tag.strip() for tag in config.run_tags.split(",") if tag.strip()],
         app="cflower",
         resume=config.resume,
         run_id=context.run_id,

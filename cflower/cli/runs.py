@@ -41,7 +41,7 @@ LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
 MOST_PAIRS = 12
-LEFT = ("run", "state", "app", "name", "tags")
+LEFT = ("run", "state", "app", "name")
 """The columns of the list that are texts."""
 
 
@@ -61,7 +61,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     for column in table.columns:
         width = max(len(str(text)) for text in (column.header, *column.cells))
         # The others are never cut: in a narrow terminal a line goes on below itself.
-        column.min_width = min(12, width) if column.header in ("app", "name", "tags") else width
+        column.min_width = min(12, width) if column.header in ("app", "name") else width
     console = Console(highlight=False)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     Console(highlight=False, width=max(console.width, least)).print(table)
@@ -74,8 +74,6 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
         from cflower.metric import Metric
 
         value = Metric(str(row["metric"])).in_words(value)
-    elif key == "tags":
-        value = ", ".join(value or ())
     return "-" if value in (None, "") else str(value)
 
 
@@ -91,7 +89,7 @@ def row_of(folder: Path) -> dict[str, Any]:
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"state": state}
-    row |= {key: getattr(record.begun, key) for key in ("app", "name", "tags")}
+    row |= {key: getattr(record.begun, key) for key in ("app", "name")}
     if not summary.rounds:
         return row | {"state": "not begun"}
     return row | {

@@ -75,8 +75,8 @@ class Recorder(Observer):
         The folder of run folders; absolute, or beginning with ``~``.
     config : mapping, optional
         The app's own run config, stored as it is; no key is required.
-    name, tags : str, sequence of str
-        A name of the run, and words to find it by, for `cflower list` and the report.
+    name : str
+        A name of the run, for `cflower list` and the report.
     app : str
         The app's name; by default that in the ``pyproject.toml`` of the Flower app that runs.
     resume : str
@@ -121,7 +121,6 @@ class Recorder(Observer):
         config: Mapping[str, Any] | None = None,
         *,
         name: str = "",
-        tags: Sequence[str] = (),
         app: str = "",
         resume: str = "",
         run_id: int | None = None,
@@ -142,8 +141,7 @@ class Recorder(Observer):
         text = json.dumps(dict(config or {}), default=str, ensure_ascii=False)
         self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
-        labels = {"app": app or app_name(), "name": name or ""}
-        self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
+        self._labels = {"app": str(app or app_name()), "name": str(name or "")}
         self.baselines: dict[str, BaselineLine | None] | None = None
         self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}

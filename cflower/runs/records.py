@@ -69,7 +69,6 @@ class Config(FileRecord):
     format: int
     app: str
     name: str
-    tags: list[str]
     config: dict[str, Any]
     """The app's own run config, whatever is in it."""
     settings: dict[str, Any]

@@ -81,8 +81,6 @@ class ClusteredFL(Settings, Strategy):
     moving, personal : bool, optional
         Whether members with changed data move to other leaves, which are joined if their clients
         agree, and leaves' models in the end towards each member's own, where that serves better.
-    inner_interval : None
-        Had a meaning in earlier versions.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
@@ -97,8 +95,8 @@ class ClusteredFL(Settings, Strategy):
         The connected clients, by default under their names (`cflower.name_clients`) or node ids.
     """
 
-    def __post_init__(self, inner_interval: None) -> None:
-        super().__post_init__(inner_interval)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._run: Run | None = None
 
     def __repr__(self) -> str:

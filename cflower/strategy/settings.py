@@ -1,7 +1,7 @@
 """The settings of `ClusteredFL`, checked, and as plain values: for ``config.json`` and reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -33,10 +33,6 @@ from cflower.strategy.observers import Observer, Observers
 Plain = (bool, int, float, str, type(None))
 PARTS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, and their keys."""
-NO_INNER_MODELS = (
-    "clients no longer train models above their own, because the mean of the models below takes "
-    "their place. Leave it out."
-)
 
 
 class Rules(NamedTuple):
@@ -85,7 +81,6 @@ class Settings:
     trial_rounds: int | None = number(None, least=0)
     moving: bool | None = None
     personal: bool | None = None
-    inner_interval: InitVar[None] = None
     selection: Selection = choice("leaf", SELECTIONS)
     seed: int = number(0, least=0)
     metric: str = "accuracy"
@@ -93,8 +88,7 @@ class Settings:
     observers: Sequence[Observer] = ()
     roll_call: RollCall | None = None
 
-    def __post_init__(self, inner_interval: None) -> None:
-        require(inner_interval is None, f"Got inner_interval={inner_interval!r}: {NO_INNER_MODELS}")
+    def __post_init__(self) -> None:
         self.check()
 
     @property

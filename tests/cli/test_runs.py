@@ -85,7 +85,7 @@ def test_show_and_compare_for_programs(runs):
 
 def test_runs_do_not_differ_in_keys_without_an_effect(tmp_path):
     made_up_run(tmp_path / "20260101-a")
-    made_up_run(tmp_path / "20260102-b", seed=1, run_tags="b", clients_together=False)
+    made_up_run(tmp_path / "20260102-b", seed=1, run_name="b", clients_together=False)
     (group,) = json.loads(output_of("compare", tmp_path, "--json"))["groups"]
     assert group["runs"] == ["20260101-a", "20260102-b"]
 
