@@ -21,8 +21,8 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.eight_bits import model_of
 from cflower.messages.layout import Layout
+from cflower.messages.own_models import model_of
 from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
@@ -178,10 +178,10 @@ class RunRecord:
     def own_model(self, file: str, leaf: str) -> Weights:
         """The model of one client of a leaf, from its file in the run folder."""
         with self._reading(file):
-            if file.endswith(".safetensors"):  # of version 0.3 or earlier
-                return self.layout.weights(record_of(load_file(self.path / file)))
-            content = (self.path / file).read_bytes()
-            return model_of(self.layout, content, self.tree.clusters[leaf].model)
+            arrays = load_file(self.path / file)
+            if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
+                return self.layout.weights(record_of(arrays))
+            return model_of(self.layout, arrays, self.tree.clusters[leaf].model)
 
     @cached_property
     def metric(self) -> Metric:

@@ -17,13 +17,13 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
 from cflower.messages.client_names import PART, app_of
-from cflower.messages.eight_bits import rounded
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
+from cflower.messages.own_models import rounded
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import listed, only
 from cflower.robust.robust_mean import RobustMean
