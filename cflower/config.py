@@ -206,7 +206,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @property
     def output_path(self) -> Path:
-        """The folder that run folders go into."""
         return Path(self.output_dir).expanduser()
 
 

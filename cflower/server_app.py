@@ -96,7 +96,6 @@ def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConf
 
 
 def roll_call_of(config: RunConfig) -> RollCall:
-    """The roll call of a run with this config."""
     return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 

@@ -220,7 +220,6 @@ class PyTorchClient:
 
     @property
     def num_train(self) -> int:
-        """The number of its training examples."""
         return len(self.data.train)
 
     @property
@@ -239,5 +238,4 @@ class PyTorchClient:
         return self.run.compared(model, cluster.model)
 
     def evaluate(self, cluster: Cluster) -> Mapping[str, float]:
-        """Its metrics of a cluster's model."""
         return evaluate(self.run.module(cluster.model), self.data.report)

@@ -275,7 +275,6 @@ class Recorder(Observer):
             self._lock.close()
 
     def _repr_html_(self) -> str:
-        """The result and the clusters, in a notebook."""
         if not self._summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
         rows = [(name, listed(members)) for name, members in self._summary.clusters.items()]
@@ -378,7 +377,6 @@ class Recorder(Observer):
         return self._summary
 
     def _write(self, record: FileRecord, *, indent: int | None = 1, lasting: bool = True) -> bytes:
-        """Write a record into its file and return the bytes."""
         written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written

@@ -132,7 +132,6 @@ class RunRecord:
 
     @property
     def model_bytes(self) -> int:
-        """The size of the arrays of one model."""
         return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @contextmanager
@@ -261,7 +260,6 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """The duration of all rounds."""
         return float(sum({line.round: line.seconds for line in self.lines}.values()))
 
     @cached_property
@@ -276,11 +274,9 @@ class RunRecord:
 
     @cached_property
     def leaves(self) -> list[str]:
-        """Clusters that were not split."""
         return [name for name, cluster in self.clusters.items() if not cluster.children]
 
     def has_matrix(self, line: Line) -> bool:
-        """Whether the similarity matrix of this cluster in this round was recorded."""
         return self._matrix_path(line).is_file()
 
     def matrix(self, line: Line) -> RecordedMatrix | None:

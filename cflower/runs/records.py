@@ -144,7 +144,6 @@ class Measured(Record, extra="allow"):
 
     @property
     def figures(self) -> dict[str, Number | None]:
-        """The metrics by name."""
         return self.__pydantic_extra__
 
 
@@ -272,7 +271,6 @@ class Summary(FileRecord):
 
     @property
     def measured(self) -> dict[str, BaselineLine]:
-        """The baselines that were measured."""
         return {name: line for name, line in (self.baselines or {}).items() if line}
 
 

@@ -172,7 +172,6 @@ class Run:
             yield server_round
 
     def stop_after(self, server_round: int) -> None:
-        """End the rounds with this one."""
         log(INFO, "An observer ends the run after round %d.", server_round)
         self.num_rounds = server_round
 
