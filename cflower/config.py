@@ -18,7 +18,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import adapted, check_factor, choice, did_you_mean, key_of, number, require
+from cflower.settings import adapted, check_influence, choice, did_you_mean, key_of, number, require
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -78,7 +78,6 @@ class RunConfig(TrainingSettings, DataSettings):
     weighting: Weighting = choice("examples", WEIGHTINGS)
     aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
     beta: float = number(0.2, above=0, below=MEDIAN)
-    max_norm_ratio: float = number(0.0, least=0)
     max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
@@ -105,11 +104,7 @@ class RunConfig(TrainingSettings, DataSettings):
             f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
             "leave one of them out.",
         )
-        for key, value, off, then in (
-            ("max-norm-ratio", self.max_norm_ratio, "off", "usual updates would be set aside"),
-            ("max-influence", self.max_influence, "no limit", "usual clients would count for less"),
-        ):
-            check_factor(key, value, off, f": below that, {then}")
+        check_influence("max-influence", self.max_influence)
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "

@@ -53,7 +53,6 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"group-sizes": "6,x"}, "Got group-sizes='6,x', but expected whole numbers above 0"),
         ({"partitioner": "natural-id"}, "needs natural-id-column"),
         ({"max-influence": 0.5}, "max-influence=0.5, but expected 0 (no limit) or a number >= 1"),
-        ({"max-norm-ratio": 0.5}, "Got max-norm-ratio=0.5, but expected 0 (off) or a number >= 1"),
         ({"device": "gpu"}, "Got device='gpu', but expected 'auto', 'cpu', 'cuda', 'mps' or"),
         ({"dataset": " "}, "dataset is empty"),
         ({"missing-labels": "1;2"}, "set shift = 'label-subset'"),

@@ -62,8 +62,6 @@ class ClusteredFL(Settings, Strategy):
         Length of the random projections of longer updates; 0: updates are compared whole.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
-    max_norm_ratio : float
-        Updates longer than this times the median of the cluster are refused; 0: none.
     max_influence : float
         Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int

@@ -197,9 +197,9 @@ class Run:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger, settings = self.cfl, self.state, self.messenger, self.settings
         report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
-        limits = settings.max_norm_ratio, settings.max_influence
-        refuse = messenger.set_aside
-        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
+        bounds = RobustMean(
+            before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
+        )
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
         last, absent = server_round == self.num_rounds, messenger.failures.absent
         # The report and the messenger note the replies as the algorithm takes them.

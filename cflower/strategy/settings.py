@@ -20,8 +20,8 @@ from cflower.messages.roll_call import RollCall
 from cflower.metric import Metric
 from cflower.ordering import without
 from cflower.settings import (
-    check_factor,
     check_fields,
+    check_influence,
     choice,
     has_methods,
     key_of,
@@ -72,7 +72,6 @@ class Settings:
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
     untrained: Sequence[str] = UNTRAINED
-    max_norm_ratio: float = number(0.0, least=0)
     max_influence: float = number(MOST, least=0)
     exclude_after: int = number(5, least=0)
     round_share: float = number(1.0, above=0, most=1)
@@ -124,8 +123,7 @@ class Settings:
                 isinstance(value, Iterable) and not isinstance(value, str),
                 f"Got {name}={value!r}, but expected a list, such as [{example}].",
             )
-        for name in ("max_norm_ratio", "max_influence"):
-            check_factor(name, getattr(self, name))
+        check_influence("max_influence", self.max_influence)
         for name, value, method, kind, example in (
             ("criterion", self.rules.criterion, "decide", "Criterion", "AutoCriterion"),
             ("optimizer", self.rules.optimizer, "step", "ServerOptimizer", "ServerOptimizer"),

@@ -154,7 +154,7 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
         ({"observers": [print]}, "in observers, but expected an Observer, such as Recorder()."),
         ({"criterion": "auto"}, "Got criterion='auto', but expected an object with the methods"),
         ({"optimizer": "fedadam"}, "Got optimizer='fedadam', but expected an object with"),
-        ({"max_influence": 0.5}, "Got max_influence=0.5, but expected 0 (off) or a number >= 1."),
+        ({"max_influence": 0.5}, "Got max_influence=0.5, but expected 0 (no limit) or a number"),
     ],
 )
 def test_settings_are_checked_before_anything_is_trained(setting, words):
