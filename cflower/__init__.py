@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cflower.exporting.export import export as export
     from cflower.messages.client_names import name_clients as name_clients
     from cflower.newcomers.assign import assign as assign
-    from cflower.newcomers.unlabelled import assign_unlabelled as assign_unlabelled
     from cflower.privacy.permutation_mod import PermutationMod as PermutationMod
     from cflower.recording.recorder import Recorder as Recorder
     from cflower.recording.trackers import Tracker as Tracker
@@ -34,7 +33,6 @@ _HOMES = {
     "ServerOptimizer": "cflower.algorithm.optimizers",
     "Tracker": "cflower.recording.trackers",
     "assign": "cflower.newcomers.assign",
-    "assign_unlabelled": "cflower.newcomers.unlabelled",
     "export": "cflower.exporting.export",
     "name_clients": "cflower.messages.client_names",
     "simulate": "cflower.simulation.simulate",

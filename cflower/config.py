@@ -18,7 +18,7 @@ from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import adapted, check_factor, choice, did_you_mean, key_of, number, require
+from cflower.settings import adapted, check_influence, choice, did_you_mean, key_of, number, require
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,18 +33,11 @@ METRICS = ("accuracy", "f1", "loss", "perplexity", *REGRESSION_METRICS)
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
 WITHOUT_EFFECT = frozenset(
-    {"output-dir", "resume", "baselines", "run-name", "run-tags", "checkpoint-interval", "tracker"}
+    {"output-dir", "resume", "baselines", "run-name", "checkpoint-interval", "tracker"}
     | {"clients-together"}
 )
 """Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
-
-
-GONE = {
-    "inner-interval": ": clients no longer train models above their own, because the mean of the "
-    "models below takes their place. Leave it out."
-}
-"""Keys of earlier versions, with what became of them."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,6 @@ class RunConfig(TrainingSettings, DataSettings):
     weighting: Weighting = choice("examples", WEIGHTINGS)
     aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
     beta: float = number(0.2, above=0, below=MEDIAN)
-    max_norm_ratio: float = number(0.0, least=0)
     max_influence: float = number(3.0, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
@@ -100,7 +92,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     output_dir: str = "~/cflower-runs"
     run_name: str = ""
-    run_tags: str = ""
     checkpoint_interval: int = number(0, least=0)
     resume: str = ""
     tracker: str = choice("", TRACKERS)
@@ -113,11 +104,7 @@ class RunConfig(TrainingSettings, DataSettings):
             f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
             "leave one of them out.",
         )
-        for key, value, off, then in (
-            ("max-norm-ratio", self.max_norm_ratio, "off", "usual updates would be set aside"),
-            ("max-influence", self.max_influence, "no limit", "usual clients would count for less"),
-        ):
-            check_factor(key, value, off, f": below that, {then}")
+        check_influence("max-influence", self.max_influence)
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "
@@ -199,7 +186,7 @@ class RunConfig(TrainingSettings, DataSettings):
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
-                hint = GONE.get(key) or did_you_mean(key, known) or ": `cflower keys` lists them."
+                hint = did_you_mean(key, known) or ": `cflower keys` lists them."
                 raise ConfigError(f"Unknown run-config key {key!r}{hint}")
         return cls(**{known[k].name: adapted(known[k], v, k) for k, v in values.items()})
 
@@ -214,7 +201,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @property
     def output_path(self) -> Path:
-        """The folder that run folders go into."""
         return Path(self.output_dir).expanduser()
 
 

@@ -3,65 +3,30 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from cflower.errors import ConfigError
 
-
-def named(words: str) -> frozenset[str]:
-    """Words separated by spaces, as a set."""
-    return frozenset(words.split())
-
-
-LOWER_IS_BETTER = named(
-    """
-    loss losses logloss nll perplexity ppl error err mistake misclassification misclassified
-    mae mse rmse nrmse nmse nmae rmsle msle mape smape wape wmape mspe rmspe mdae medae mdape mase
-    rmsse rmsd mad mre rse rrse rae nme mpjpe epe ade fde crps huber logcosh hinge poisson pinball
-    ce bce cce sce xent crossentropy brier deviance deviation ece mce bpc bpb bpd bpw aic bic
-    wer cer mer ter der wil eer hter far frr fdr fpr fnr fallout dcf mindcf false miss
-    kl kld kldiv jsd divergence distance hamming levenshtein hausdorff hd assd chamfer wasserstein
-    emd mmd fid kid fvd fad mifid lpips dists niqe brisque ergas mahalanobis bouldin regret cost
-    latency seconds sec secs lost squarederror absoluteerror time duration runtime ms
-    """
-)
-"""Words in the names of metrics that are better the lower they are."""
-HIGHER_IS_BETTER = named(
-    """
-    accuracy acc top top1 correct precision recall f1 f2 fbeta fscore fmeasure auc auroc auprc roc
-    ap map dcg ndcg mrr hit iou miou jaccard dice dsc overlap sensitivity specificity
-    tpr tnr ppv npv
-    true kappa mcc matthews corrcoef correlation pearson pearsonr spearman spearmanr kendall
-    rsquared explained concordance cindex ssim psnr snr sdr sdri pesq stoi uqi vif wip bleu
-    sacrebleu rouge meteor bertscore bleurt comet mauve chrf em exactmatch likelihood loglik
-    loglikelihood elbo r2 similarity reward return gain gini ari nmi ami homogeneity completeness
-    silhouette purity dunn score quality success win coverage throughput fps persecond preserved
-    predictivevalue
-    """
-)
+SHARES = frozenset({"accuracy", "acc", "f1", "precision", "recall", "auc", "auroc"})
+"""Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
+HIGHER_IS_BETTER = SHARES | {"r2"}
 """Words in the names of metrics that are better the higher they are, unless one of
 `LOWER_IS_BETTER` is in the name too."""
-WITH_ERRORS = frozenset({"d2", "skill", "persecond", "persec"})
-"""Words that make a metric better the higher it is, also with a word of `LOWER_IS_BETTER`."""
-LIKELIHOODS = frozenset({"likelihood", "loglik", "loglikelihood"})
-NEGATED, COUNTED = frozenset({"neg", "negative"}), frozenset({"true", "false"})
-"""Words that turn the direction of an error or a likelihood, unless of the others one is there."""
-SHARES = {
-    *("accuracy", "acc", "top", "precision", "recall", "f1", "auc", "auroc", "auprc", "iou"),
-    *("miou", "jaccard", "dice", "sensitivity", "specificity"),
-}
-"""Words in the names of metrics that are shares of 1 (or of 100), shown as percentages."""
-ACCURACY = ({"accuracy", "acc"}, {"top1"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "error", "rmse", "mse", "mae"})
+"""Words in the names of metrics that are better the lower they are."""
+TURNED = frozenset({"neg", "negative", "score"})
+"""Words that turn an error into something that is better the higher it is, or may do so."""
+ACCURACY = ({"accuracy", "acc"},)
 LEADERS = (
     *ACCURACY,
-    {"f1", "fscore", "fmeasure", "fbeta", "auc", "auroc", "auprc", "map", "miou", "iou", "dice"},
-    {"jaccard", "mcc", "kappa", "ndcg", "precision", "recall"},
-    {"loss", "nll", "logloss", "crossentropy", "ce", "bce", "perplexity"},
+    {"f1", "auc", "auroc"},
+    {"precision", "recall"},
+    {"loss", "perplexity"},
     {"rmse"},
-    {"mse", "squarederror"},
-    {"mae", "absoluteerror"},
-    {"error", "mape", "smape", "r2", "brier"},
+    {"mse"},
+    {"mae"},
+    {"error"},
+    {"r2"},
 )
 """Words of the metrics that may lead where nobody chose one, the first choice first."""
 TRAINING = frozenset({"train", "training"})
@@ -157,7 +122,7 @@ def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEAD
 
     >>> leader_among(["train_acc", "top5_accuracy", "val_acc", "accuracy_loss"])
     'val_acc'
-    >>> leader_among(["runtime", "mse", "val_loss"]), leader_among(["samples_per_second"])
+    >>> leader_among(["runtime", "mse", "val_loss"]), leader_among(["runtime"])
     ('val_loss', '')
     """
     places = {}
@@ -165,7 +130,7 @@ def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEAD
         words = words_in(name)
         deciding = words & LOWER_IS_BETTER or words & HIGHER_IS_BETTER
         chosen = [not deciding.isdisjoint(choice) for choice in choices]
-        if any(chosen) and not words & TRAINING:
+        if any(chosen) and not words & TRAINING and direction_of(name) is not None:
             places[name] = chosen.index(True), "top" in words, len(name), name
     return min(places, key=places.__getitem__, default="")
 
@@ -173,18 +138,14 @@ def leader_among(names: Iterable[str], choices: Sequence[Collection[str]] = LEAD
 def direction_of(name: str) -> bool | None:
     """Whether higher values of a metric are better, by the words in its name; None if unknown.
 
-    >>> direction_of("neg_mean_squared_error"), direction_of("eval_nll"), direction_of("my_metric")
+    >>> direction_of("eval_acc"), direction_of("val_loss"), direction_of("my_metric")
     (True, False, None)
+    >>> direction_of("neg_mean_squared_error")
     """
     words = words_in(name)
-    negated = not words.isdisjoint(NEGATED) and words.isdisjoint(COUNTED)
-    if words & WITH_ERRORS:
-        return True
     if words & LOWER_IS_BETTER:
-        return negated
-    if words & HIGHER_IS_BETTER:
-        return not (negated and words & LIKELIHOODS)
-    return None
+        return None if words & TURNED else False
+    return True if words & HIGHER_IS_BETTER else None
 
 
 def is_share(name: str) -> bool:
@@ -195,14 +156,11 @@ def is_share(name: str) -> bool:
 
 @lru_cache(maxsize=2**12)  # the same names come from every client
 def words_in(name: str) -> frozenset[str]:
-    """The words of a metric's name in lower case, and each two that follow each other as one.
+    """The words of a metric's name in lower case, also without a final number or plural s.
 
-    Also without a final number or plural s.
-
-    >>> sorted(words_in("valMAE/f1"))
-    ['f', 'f1', 'mae', 'maef', 'maef1', 'val', 'valmae']
+    >>> sorted(words_in("valMAE/top5"))
+    ['mae', 'top', 'top5', 'val']
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     words = [word for word in re.split(r"[\W_]+", spaced.lower()) if word]
-    words = [*words, *map("".join, pairwise(words))]
     return frozenset({*words, *(re.sub(r"s$|\d+$", "", word) for word in words)})

@@ -60,7 +60,6 @@ def run(
         config.output_path,
         config.as_keys(),
         name=config.run_name,
-        tags=[tag.strip() for tag in config.run_tags.split(",") if tag.strip()],
         app="cflower",
         resume=config.resume,
         run_id=context.run_id,
@@ -97,7 +96,6 @@ def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConf
 
 
 def roll_call_of(config: RunConfig) -> RollCall:
-    """The roll call of a run with this config."""
     return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 

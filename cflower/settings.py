@@ -120,10 +120,12 @@ class Checked:
         check_fields(cast("DataclassInstance", self), operator.attrgetter("name"))
 
 
-def check_factor(key: str, value: float, off: str = "off", then: str = "") -> None:
-    """Refuse a factor of what is usual below 1 that is not 0; ``then`` says why."""
+def check_influence(key: str, value: float) -> None:
+    """Refuse a number of usual clients for which one may count that is below 1 and not 0."""
     require(
-        not 0 < value < 1, f"Got {key}={value!r}, but expected 0 ({off}) or a number >= 1{then}."
+        not 0 < value < 1,
+        f"Got {key}={value!r}, but expected 0 (no limit) or a number >= 1: below that, usual "
+        "clients would count for less.",
     )
 
 

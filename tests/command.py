@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-from cflower.deployment.proxy import nginx
-from cflower.errors import FederationError
-
 PROJECT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {
@@ -23,18 +20,6 @@ ENVIRONMENT = os.environ | {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
 }
 """The environment for Flower's commands."""
-
-
-def missing_nginx() -> str:
-    """Why a federation cannot be started; "" if it can."""
-    try:
-        nginx()
-    except FederationError as missing:
-        return str(missing)
-    return ""
-
-
-needs_nginx = pytest.mark.skipif(bool(missing_nginx()), reason=missing_nginx())
 
 
 class Done(NamedTuple):

@@ -6,9 +6,9 @@ import subprocess
 from logging import INFO, getLogger
 
 import pytest
+from deployment.processes import accepts, free_port
 from hypothesis import settings
 
-from cflower.deployment.processes import accepts, free_port
 from tests.command import BIN, ENVIRONMENT, PROJECT, until
 
 # Loading PyTorch, Flower and the tests makes objects that live as long as the process. Searching

@@ -5,11 +5,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
+from deployment.processes import free_port
 
-from cflower.deployment.processes import free_port
-from tests.command import BIN, ENVIRONMENT, PROJECT, needs_nginx, until
+from tests.command import BIN, ENVIRONMENT, PROJECT, until
+from tests.deployment.nginx import needs_nginx
 
 ROUNDS = 13
 
@@ -17,14 +19,15 @@ pytestmark = [pytest.mark.slow, needs_nginx]
 
 
 class Site:
-    """The folder of a `cflower federation`."""
+    """The folder of a federation."""
 
     def __init__(self, folder):
         self.folder = folder
         self.environment = ENVIRONMENT | {"FLWR_HOME": str(folder / "flwr-home")}
 
     def federation(self, command, *more):
-        words = [BIN / "cflower", "federation", command, "--dir", str(self.folder), *more]
+        script = PROJECT / "scripts" / "federation.py"
+        words = [sys.executable, script, command, "--dir", self.folder, *more]
         done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -9,11 +9,12 @@ import subprocess
 from functools import partial
 
 import pytest
+from deployment.materials import make_data
+from deployment.processes import accepts, free_port
+from deployment.proxy import proxy_command, site
 
-from cflower.deployment.materials import make_data
-from cflower.deployment.processes import accepts, free_port
-from cflower.deployment.proxy import proxy_command, site
-from tests.command import ENVIRONMENT, PROJECT, needs_nginx, until
+from tests.command import ENVIRONMENT, PROJECT, until
+from tests.deployment.nginx import needs_nginx
 
 GUIDE = PROJECT / "docs" / "guide" / "deployment.md"
 PROXY = GUIDE.parent / "nginx" / "cflower.conf"

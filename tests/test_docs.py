@@ -16,7 +16,7 @@ from run import MEASUREMENTS
 from cflower import ClusteredFL, Recorder
 from cflower.config import RunConfig
 from cflower.settings import key_of
-from tests.command import cflower
+from tests.command import ENVIRONMENT, cflower, output_of
 from tests.strategy.quadratics import Quadratics, initial_arrays
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def test_every_file_and_measurement_that_a_page_names_exists(page):
     experiments = "".join(path.read_text() for path in ROOT.glob("scripts/reproduction/*.py"))
     for name in re.findall(r"scripts/run\.py ([a-z][\w-]+)", page.read_text()):
         assert name in MEASUREMENTS or f'"{name}"' in experiments, name
-    assert not re.findall(r"python scripts/(?!run|release)", page.read_text())
+    assert not re.findall(r"python scripts/(?!run|release|federation)", page.read_text())
 
 
 @pytest.mark.slow
@@ -77,6 +77,38 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path, monkeypatch):
         short = ["-c", "num-server-rounds=2"] if words[1] in ("simulate", "try") else []
         status, _, errors = cflower(*words[1:], *short)
         assert status == 0, line + errors
+
+
+@pytest.mark.slow
+def test_the_loop_over_seeds_is_compared_and_drawn(tmp_path, monkeypatch):
+    page, loop = DOCS / "guide/compare-methods.md", "set -e\n"
+    loop += next(block for block in blocks(page, "bash") if block.startswith("for seed"))
+    for long, short in (
+        ("seed in 0 1 2", "seed in 0 1"),
+        ("rounds=10", "rounds=2 dataset-size=400"),
+    ):
+        assert long in loop
+        loop = loop.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    done = subprocess.run(
+        ["bash", "-c", loop], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {line.split("  ")[0].strip(): line.split() for line in done.stdout.splitlines()}
+    assert rows["seed"] == ["seed", "0,", "1", "0,", "1"]
+    assert rows["mean"].count("±") == 2
+    groups = json.loads(output_of("compare", "compared", "--json"))["groups"]
+    assert [len(group["runs"]) for group in groups] == [2, 2]
+    each = json.loads(output_of("compare", "compared", "--each", "--json"))["groups"]
+    assert [len(group["runs"]) for group in each] == [1, 1, 1, 1]
+
+    names = {}
+    (plot,) = blocks(page, "python")
+    exec(plot, names)
+    assert names["plt"].gca().get_legend_handles_labels()[1] == ["clustered", "federated"]
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    names["plt"].close()
 
 
 @pytest.mark.slow

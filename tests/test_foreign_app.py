@@ -114,7 +114,7 @@ def test_a_cluster_is_exported_under_the_apps_own_names(run, tmp_path):
     distances = [float(np.linalg.norm(vector - center)) for center in CENTERS[:2]]
     assert 10 * distances[0] < distances[1]
     assert "rmse" in file.with_name("mine.safetensors.md").read_text()
-    refused = cflower("export", run, "--client", "partition-0", "--format", "torchscript")
+    refused = cflower("export", run, "--client", "partition-0", "--format", "onnx")
     assert "give --module package.module:factory" in refused.stderr
 
 

@@ -231,7 +231,7 @@ def within(limit, factor=1.0):
     [
         ("val_mse", lambda errors: float(np.mean(errors**2)), False, "val_mse 0."),
         ("f1", within(0.5), True, "f1 1: "),
-        ("top1", within(0.5, 100.0), True, "top1 100: "),
+        ("acc@1", within(0.5, 100.0), True, "acc@1 100: "),
     ],
 )
 def test_the_only_metric_leads_whatever_its_name_and_unit(name, measure, higher, shown):

@@ -25,7 +25,6 @@ MAY_IMPORT = {
     "strategy": CORE | BESIDE,
     "runs": CORE | BESIDE,
     "recording": CORE | {"runs"},
-    "deployment": BASE,
     "config": BASE | {"algorithm", "data", "learning"},
     "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},
     "newcomers": CORE | {"runs", "data", "learning", "privacy", "config"},
@@ -44,7 +43,6 @@ OUTSIDE = {
     "runs": {"torch", "torchvision"},
     "learning": {"flwr"},
     "data": {"flwr"},
-    "deployment": {"flwr", "torch"},
 }
 """The packages that each room must not import."""
 

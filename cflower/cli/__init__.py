@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import cflower
-from cflower.cli import federation, models, runs, simulate, trials
+from cflower.cli import models, runs, simulate, trials
 from cflower.errors import CFlowerError
 from cflower.ordering import line as one_line
 
@@ -24,13 +24,11 @@ app = typer.Typer(
 )
 app.command()(simulate.simulate)
 app.command("try")(trials.try_methods)
-app.command()(trials.sweep)
 app.command()(simulate.keys)
 app.command("list")(runs.list_runs)
-for command in (runs.show, runs.report, runs.watch, runs.explain, models.assign, models.export):
+for command in (runs.show, runs.report, runs.explain, models.assign, models.export):
     app.command(epilog=runs.RUN_HELP)(command)
 app.command()(runs.compare)
-app.add_typer(federation.app, name="federation")
 
 
 def print_version(wanted: bool) -> None:

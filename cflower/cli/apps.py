@@ -105,7 +105,6 @@ def own_app(
 
 
 def own_component(name: str) -> Any:
-    """The ServerApp or ClientApp of cflower itself."""
     return resolve_name(f"cflower.{name.removesuffix('app')}_app:app")
 
 

@@ -156,7 +156,6 @@ class Methods:
     def _train(
         self, strategy: ClusteredFL, rounds: int, observers: Sequence[Observer] = ()
     ) -> FinalReport:
-        """The rounds of one method."""
         watched = [*observers, Steps(self._say)]
         report, self._common = self._start.train(self._grid, strategy, watched, rounds)
         return report

@@ -1,7 +1,6 @@
 """The commands of a data owner: assign a newcomer to a cluster, export a model as a file."""
 
 import json
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cflower.newcomers.assign import Assignment
-    from cflower.newcomers.unlabelled import Recognition
 
 SeedFile = Annotated[
     str, typer.Option("--seed-file", help="The clients' secret, for a run with privacy.")
@@ -32,9 +30,6 @@ def assign(
     data: Annotated[
         Path | None, typer.Option(help="Folder of its data: images by class, Parquet, CSV or NPZ.")
     ] = None,
-    unlabelled: Annotated[
-        bool, typer.Option("--unlabelled", help="With --data: use the inputs only.")
-    ] = False,
     app: Annotated[
         str, typer.Option(help="For another app's run: its ClientApp, package.module:name.")
     ] = "",
@@ -49,8 +44,7 @@ def assign(
     """Assign a client that did not take part to a cluster (Algorithm 4), on this machine only.
 
     At every split it trains the model that was split, as the run's clients did, and is assigned to
-    the group with the most similar updates. Without labels it does so with those that each
-    cluster's model predicts, which does not always suffice.
+    the group with the most similar updates.
     """
     from rich.console import Console
 
@@ -58,37 +52,23 @@ def assign(
     from cflower.runs.run_files import find_run
 
     folder = find_run(runs.expanduser(), run)
-    data = data and data.expanduser()
-    permits: Any = {"seed_file": seed_file, "own_code": own_code}
+    from cflower.newcomers.assign import assign as assign_newcomer  # loads PyTorch
+
     with Console(stderr=as_json).status("Starting") as status:
-        if unlabelled:
-            if app or data is None:
-                raise ConfigError(
-                    "Got --unlabelled without --data: in another app's run only newcomers with "
-                    "labels can be assigned."
-                )
-            from cflower.newcomers.unlabelled import assign_unlabelled  # loads PyTorch
-
-            recognition = assign_unlabelled(folder, data, status.update, **permits)
-            record, table = recognition_record(recognition), recognition_table(recognition)
-            sentence = recognition_sentence(recognition)
-        else:
-            from cflower.newcomers.assign import assign as assign_newcomer  # loads PyTorch
-
-            assignment = assign_newcomer(
-                folder,
-                data,
-                status.update,
-                app=app or None,
-                node_config=read_overrides([node_config], "--node-config"),
-                **permits,
-            )
-            record, table = assignment_record(assignment), path_table(assignment)
-            sentence = assignment_sentence(assignment)
+        assignment = assign_newcomer(
+            folder,
+            data and data.expanduser(),
+            status.update,
+            app=app or None,
+            node_config=read_overrides([node_config], "--node-config"),
+            seed_file=seed_file,
+            own_code=own_code,
+        )
+    record = assignment_record(assignment)
     if as_json:
         return print(json.dumps(record, indent=1))
-    Console(highlight=False).print(table)
-    print(sentence)
+    Console(highlight=False).print(path_table(assignment))
+    print(assignment_sentence(assignment))
     if not record["stranger"]:
         print(f"As a file: cflower export {line(name_of(folder))} --cluster {record['cluster']}")
 
@@ -165,60 +145,11 @@ def personal_sentence(assignment: "Assignment") -> str:
     )
 
 
-def recognition_table(recognition: "Recognition") -> "Table":
-    """The leaves, and which of them are possible."""
-    from cflower.runs.tables import table_of
-
-    rows = [
-        {
-            "cluster": leaf.cluster,
-            "clients": str(leaf.members),
-            "entropy in nats": f"{leaf.entropy:.3f}",
-            "confirmed": "yes" if leaf.confirmed else "no",
-        }
-        for leaf in recognition.candidates
-    ]
-    count = recognition.num_examples
-    return table_of(f"the clusters' models on {count} examples without labels", rows)
-
-
-def recognition_record(recognition: "Recognition") -> dict[str, Any]:
-    """The result for a newcomer without labels as JSON."""
-    path = accumulate(recognition.cluster.split("."), "{}.{}".format)
-    return {
-        "cluster": recognition.cluster,
-        "stranger": recognition.outcome == "stranger",
-        "outcome": recognition.outcome,
-        "in_question": recognition.in_question,
-        "num_examples": recognition.num_examples,
-        "path": [{"cluster": name} for name in path],
-        "leaves": [leaf._asdict() for leaf in recognition.candidates],
-    }
-
-
-def recognition_sentence(recognition: "Recognition") -> str:
-    """The result for a newcomer without labels."""
-    if recognition.outcome == "placed":
-        return f"The newcomer belongs to cluster {recognition.cluster}, judged by its inputs alone."
-    reason = (
-        "The newcomer resembles no cluster: its inputs are unlike those of the run's clients."
-        if recognition.outcome == "stranger"
-        else f"The newcomer may belong to {', '.join(recognition.in_question)}: its inputs alone "
-        "do not decide between these clusters."
-    )
-    return (
-        f"{reason} Label some examples and leave out --unlabelled; until then use the model of "
-        f"cluster {recognition.cluster}."
-    )
-
-
 def export(
     run: Run = "",
     client: Annotated[str, typer.Option(help="The model that serves this client.")] = "",
     cluster: Annotated[str, typer.Option(help="The model of this cluster; 0: for all.")] = "",
-    file_format: Annotated[
-        str, typer.Option("--format", help="safetensors, torchscript or onnx.")
-    ] = "",
+    file_format: Annotated[str, typer.Option("--format", help="safetensors or onnx.")] = "",
     output: Annotated[
         Path | None, typer.Option(help="The file; RUN-CLUSTER in this folder if not given.")
     ] = None,

@@ -1,7 +1,6 @@
-"""The commands that look at runs: list, show, report, watch, explain, compare."""
+"""The commands that look at runs: list, show, report, explain, compare."""
 
 import json
-import sys
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,7 +41,7 @@ LeadingMetric = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
 MOST_PAIRS = 12
-LEFT = ("run", "state", "app", "name", "tags")
+LEFT = ("run", "state", "app", "name")
 """The columns of the list that are texts."""
 
 
@@ -62,7 +61,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     for column in table.columns:
         width = max(len(str(text)) for text in (column.header, *column.cells))
         # The others are never cut: in a narrow terminal a line goes on below itself.
-        column.min_width = min(12, width) if column.header in ("app", "name", "tags") else width
+        column.min_width = min(12, width) if column.header in ("app", "name") else width
     console = Console(highlight=False)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     Console(highlight=False, width=max(console.width, least)).print(table)
@@ -75,8 +74,6 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
         from cflower.metric import Metric
 
         value = Metric(str(row["metric"])).in_words(value)
-    elif key == "tags":
-        value = ", ".join(value or ())
     return "-" if value in (None, "") else str(value)
 
 
@@ -92,7 +89,7 @@ def row_of(folder: Path) -> dict[str, Any]:
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"state": state}
-    row |= {key: getattr(record.begun, key) for key in ("app", "name", "tags")}
+    row |= {key: getattr(record.begun, key) for key in ("app", "name")}
     if not summary.rounds:
         return row | {"state": "not begun"}
     return row | {
@@ -146,28 +143,6 @@ def report(
         webbrowser.open(path.absolute().as_uri())
 
 
-def watch(
-    run: Run = "",
-    runs: RunsDir = DEFAULT_RUNS,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")
-    ] = 0,
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-) -> None:
-    """Show the report of a run while it goes on, on this machine only, until Ctrl-C."""
-    from cflower.runs.run_files import find_run
-    from cflower.runs.watch import ReportServer
-
-    with ReportServer(find_run(runs.expanduser(), run), port) as server:
-        print(f"{server.run_folder.name}: {server.url} (Ctrl-C stops)", flush=True)
-        if open_it:
-            webbrowser.open(server.url)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
-
-
 def explain(
     run: Run = "",
     config: Annotated[
@@ -204,15 +179,12 @@ def compare(
     each: Annotated[
         bool, typer.Option("--each", help="A column for each run, also where only seeds differ.")
     ] = False,
-    curves: Annotated[
-        Path | None, typer.Option(help="Write a page (.html) with the curves of the metric.")
-    ] = None,
 ) -> None:
     """Put runs side by side: one table, and the keys in which they differ.
 
     Runs that differ in the seed only are one column: the mean and the standard deviation.
 
-    Example: `cflower compare 20261126-09 20261126-10 --curves curves.html`
+    Example: `cflower compare 20261126-09 20261126-10`
     """
     from cflower.config import DATA_KEYS, WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
@@ -224,8 +196,6 @@ def compare(
     for record in records:  # in a key without an effect runs do not differ
         record.config = without(record.config, WITHOUT_EFFECT)
     groups = grouped(records, each=each)
-    if curves is not None:
-        write_curves(groups, curves)
     if not as_json:
         return print_comparison(groups, pairs(records, DATA_KEYS))
     content = {
@@ -263,16 +233,6 @@ def print_comparison(
         lines[MOST_PAIRS:] = [f"{more} more pairs of runs: add --json."] if more > 0 else []
     for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
-
-
-def write_curves(groups: "Sequence[Group]", path: Path) -> None:
-    """Write the page with the curves of groups of runs."""
-    from cflower.cli.curves import curves_page
-
-    page = curves_page(groups)
-    with writing(path, "--curves"):
-        path.write_text(page, encoding="utf-8")
-    print(f"Curves: {line(path)}", file=sys.stderr)
 
 
 @contextmanager

@@ -29,17 +29,6 @@ class Start(NamedTuple):
     num_rounds: int
     train_config: ConfigRecord | None = None
     evaluate_config: ConfigRecord | None = None
-    evaluate_fn: CentralEvaluation | None = None
-
-    @property
-    def clustered(self) -> ClusteredFL:
-        """The strategy; `ConfigError` if it is another one than `ClusteredFL`."""
-        if not isinstance(self.strategy, ClusteredFL):
-            raise ConfigError(
-                f"The app starts {type(self.strategy).__name__}, which writes no run folder: give "
-                "it ClusteredFL instead, or compare methods with `cflower try`."
-            )
-        return self.strategy
 
     def train(
         self,
@@ -47,12 +36,11 @@ class Start(NamedTuple):
         strategy: ClusteredFL,
         observers: Sequence[Observer],
         num_rounds: int,
-        evaluate_fn: CentralEvaluation | None = None,
     ) -> tuple[FinalReport, ArrayRecord]:
         """Start this or another strategy; its final report and the common model."""
         strategy = replace(strategy, observers=observers)
         configs = self.train_config, self.evaluate_config
-        result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs, evaluate_fn)
+        result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs)
         assert strategy.final_report is not None
         return strategy.final_report, result.arrays
 
@@ -83,8 +71,8 @@ def start_of(
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: CentralEvaluation | None = None,
     ) -> None:
-        given = train_config, evaluate_config, evaluate_fn
-        raise _Started(Start(strategy, initial_arrays, num_rounds, *given))
+        configs = train_config, evaluate_config
+        raise _Started(Start(strategy, initial_arrays, num_rounds, *configs))
 
     try:
         with ExitStack() as patches:

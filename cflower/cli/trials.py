@@ -1,9 +1,8 @@
-"""The commands that run an app several times: try and sweep."""
+"""The command that trains an app with each method: try."""
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 
 from cflower.cli.apps import CLIENTS, runnable, silent
 from cflower.cli.log_lines import plain_log
-from cflower.cli.runs import DEFAULT_RUNS, AsJson, LeadingMetric, compare
+from cflower.cli.runs import DEFAULT_RUNS, AsJson
 from cflower.settings import require
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ Clients = Annotated[
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")]
 Out = Annotated[Path | None, typer.Option(help=f"Folder for run folders; default: {DEFAULT_RUNS}.")]
 FOR_ONE_RUN = "baselines", "resume", "tracker"
-"""Keys of cflower's own app that these commands cannot take."""
+"""Keys of cflower's own app that the command cannot take."""
 
 
 def try_methods(
@@ -56,8 +55,8 @@ def try_methods(
     from cflower.runs.run_files import find_run
 
     given, done = read_overrides(config or []), None
-    require_possible(given, "try")
-    runs = folder_of(out)
+    require_possible(given)
+    runs = (out or DEFAULT_RUNS).expanduser().absolute()
     if resume:
         before = RunRecord(find_run(runs, resume))
         resume, given = str(before.path), {**before.config, **given}
@@ -76,30 +75,19 @@ def try_methods(
         methods.run(done, resumed=bool(resume))
 
     say(f"Run folder: {recorder.path}")
-    with interruptible(f"add --resume {recorder.path.name}"):
+    try:
         run.simulate(train)
+    except KeyboardInterrupt:
+        cure = f"add --resume {recorder.path.name}"
+        print(f"\nInterrupted. What is finished is kept; to go on, {cure}.", file=sys.stderr)
+        raise typer.Exit(130) from None
     show_methods(recorder.path, as_json=as_json)
 
 
-@contextmanager
-def interruptible(cure: str) -> Iterator[None]:
-    """Turn Ctrl-C into a sentence that says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\nInterrupted. What is finished is kept; to go on, {cure}.", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
-def folder_of(out: Path | None) -> Path:
-    """The folder of run folders, as an absolute path."""
-    return (out or DEFAULT_RUNS).expanduser().absolute()
-
-
-def require_possible(given: Iterable[str], command: str) -> None:
-    """Refuse keys of cflower's own app that a command sets itself."""
+def require_possible(given: Iterable[str]) -> None:
+    """Refuse keys of cflower's own app that the command sets itself."""
     for key in FOR_ONE_RUN:
-        require(key not in given, f"Got the key {key}, but `cflower {command}` has no use for it.")
+        require(key not in given, f"Got the key {key}, but `cflower try` has no use for it.")
 
 
 def show_methods(folder: Path, *, as_json: bool) -> None:
@@ -119,41 +107,3 @@ def show_methods(folder: Path, *, as_json: bool) -> None:
     console.print(method_table(summary))
     console.print(advice(summary), markup=False, soft_wrap=not console.is_terminal)
     print(f"Report: {folder / 'report.html'}")
-
-
-def sweep(
-    app: App = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--run-config", help='"key=value,value ..."; or a TOML file as well.'),
-    ] = None,
-    clients: Clients = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the runs; by default one for this very sweep.")
-    ] = None,
-    workers: Workers = None,
-    metric: LeadingMetric = "",
-) -> None:
-    """Run an app with each combination of some values, and compare the runs.
-
-    A key may have several values, separated by commas; texts are in quotes. The same command goes
-    on where it was interrupted. In the end there is the table of `cflower compare`, over seeds the
-    mean and the standard deviation, and a page with the curves.
-
-    Example: `cflower sweep -c "seed=0,1,2 num-groups=2,4 shift='label-swap'"`
-    """
-    from cflower.cli.sweeps import combinations_of, name_of, run_once
-
-    combinations = combinations_of(config or [])
-    require_possible(combinations[0], "sweep")
-    varied = [key for key in combinations[0] if len({one[key] for one in combinations}) > 1]
-    runs = folder_of(out) if out else folder_of(None) / name_of(app, config or [], clients)
-    apps = [runnable(app, given, clients, workers) for given in combinations]  # checks all first
-    print(f"{len(combinations)} runs, in {runs}")
-    plain_log(progress_only=True)
-    with interruptible("give the same command again"):
-        for number, (given, run) in enumerate(zip(combinations, apps, strict=True), start=1):
-            words = ", ".join(f"{key}={given[key]!r}" for key in varied)
-            print(f"Run {number} of {len(combinations)}: {words}", flush=True)
-            run_once(run, runs)
-    compare([str(runs)], metric=metric, curves=runs / "curves.html")

@@ -82,7 +82,6 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes of a model's parameters by name."""
     return {key: tuple(parameter.shape) for key, parameter in model.named_parameters()}
 
 

@@ -42,8 +42,6 @@ class Table:
     """Class names of the columns that hold positions in them."""
     images: tuple[str, ...] = ()
     """Columns of stored image files: mappings or structs of ``bytes`` and ``path``."""
-    image_size: int | None = None
-    """Pixels that stored images are resized to; None leaves them."""
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> "Table":
@@ -81,23 +79,22 @@ class Table:
         return 3 if name in self.images else axes_of(self.columns[name])
 
 
-def label_column(table: Table, settings: DataSettings, *, needed: bool = True) -> str:
+def label_column(table: Table, settings: DataSettings) -> str:
     """Name of the label column: the wanted one, else the first with classes, else a usual name.
 
-    Empty if none exists and none is needed. Raises a DataError that names the columns.
+    Raises a DataError that names the columns if there is none.
     """
     wanted = settings.label_column
     usual = (wanted,) if wanted else (*table.classes, *LABEL_COLUMNS)
     existing = [name for name in usual if name in table.columns]
     existing.sort(key=settings.metadata.__contains__)  # those with another role come last
-    if existing or not needed:
-        return next(iter(existing), "")
+    if existing:
+        return existing[0]
     if wanted:
         return table.find(wanted, "label-column")
     raise DataError(
         f"{table.name} has no labels: its columns are {listed(table.columns)}; name the label "
-        "column with label-column, or put the images into one folder per class. Without labels, "
-        "`cflower assign --unlabelled` finds the model for a client."
+        "column with label-column, or put the images into one folder per class."
     )
 
 

@@ -24,12 +24,11 @@ def decoded(
     rows: NDArray[np.int64],
     source: str,
     names: tuple[str, ...],
-    image_size: int | None = None,
 ) -> NDArray[np.float32]:
     """Some rows of the stored inputs of a source.
 
     Inputs are numbers, shape (n, ...), or image files: mappings or structs of ``bytes`` and
-    ``path``. Images become (m, channels, height, width), of ``image_size`` pixels a side if given:
+    ``path``. Images become (m, channels, height, width):
     whole numbers divided by 255, floats as they are, palettes and transparency turned to RGB.
     Columns of numbers become (m, features). Errors name the source and its columns, ``names``: one,
     or one for each number of a row.
@@ -38,7 +37,7 @@ def decoded(
     number of channels, or numbers are missing or infinite.
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
-        return _images(inputs, rows, source, image_size)
+        return _images(inputs, rows, source)
     numbers = _channels_first(_scaled(inputs[rows]))
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -54,11 +53,10 @@ def _images(
     files: NDArray[Any] | pa.ChunkedArray,
     rows: NDArray[np.int64],
     source: str,
-    size: int | None,
 ) -> NDArray[np.float32]:
     """Stored image files, shape (m, channels, height, width)."""
-    make = partial(_opened, files, rows, source, size)
-    pixels = PICTURES.found_or_made(make, source.encode(), str(size).encode(), rows.tobytes())
+    make = partial(_opened, files, rows, source)
+    pixels = PICTURES.found_or_made(make, source.encode(), rows.tobytes())
     return _channels_first(_scaled(pixels))
 
 
@@ -66,7 +64,6 @@ def _opened(
     files: NDArray[Any] | pa.ChunkedArray,
     rows: NDArray[np.int64],
     source: str,
-    size: int | None,
 ) -> NDArray[Any]:
     """The pixels of stored image files, shape (m, height, width) or (m, height, width, 3)."""
     from PIL import Image  # a table of numbers does without
@@ -78,7 +75,7 @@ def _opened(
         try:
             content, place = stored["bytes"], stored["path"] or place
             with Image.open(BytesIO(content) if content else place) as picture:
-                pictures.append(_pixels(picture, size))
+                pictures.append(_pixels(picture))
         except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
             raise DataError(
                 f"{source} has an image that cannot be opened ({place}: "
@@ -92,13 +89,8 @@ def _opened(
     return np.stack(pictures[1:])
 
 
-def _pixels(picture: "Image", size: int | None) -> NDArray[Any]:
+def _pixels(picture: "Image") -> NDArray[Any]:
     """Pixels (height, width) of a grey picture or (height, width, 3) of any other."""
-    from PIL.Image import Resampling
-
-    if size is not None:
-        picture.draft("RGB", (size, size))  # a JPEG is then decoded at a fraction of its size
-        picture = picture.convert("RGB").resize((size, size), Resampling.BILINEAR)
     if picture.mode in ("1", "LA"):
         picture = picture.convert("L")
     if picture.mode.startswith("I"):  # 16-bit grey, as scanners and microscopes write it

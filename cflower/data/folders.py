@@ -17,7 +17,6 @@ import pyarrow.parquet
 
 from cflower.data.columns import Table
 from cflower.data.npz import Archives
-from cflower.data.published_formats import image_files
 from cflower.data.values import Column, text_among_numbers
 from cflower.errors import DataError, first_line
 from cflower.ordering import listed, without
@@ -207,7 +206,8 @@ def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
     In CLIENT/CLASS/ the column "folder" names the folder above, for ``natural-id-column``.
     """
     names = sorted({file.parent.name for file in files})
-    columns: dict[str, Column] = {"image": image_files(map(str, files))}
+    stored = [{"bytes": None, "path": str(file)} for file in files]  # opened when decoded
+    columns: dict[str, Column] = {"image": np.array(stored, dtype=object)}
     if all(file.parent != folder for file in files):
         columns["label"] = np.searchsorted(names, [file.parent.name for file in files])
     if all(folder not in (file.parent, file.parent.parent) for file in files):

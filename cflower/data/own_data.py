@@ -26,13 +26,11 @@ def load_own_data(
     class_names: tuple[str, ...] = (),
     *,
     key: str = "data-path",
-    labelled: bool = True,
 ) -> ClientData:
     """The examples of a client's own folder; cached, so that a process reads it once.
 
     ``class_names`` are the classes of the run, or the vocabulary of texts; if empty, the folder's
-    own, in natural order of their names. ``key`` names the folder in errors. Unless ``labelled``,
-    labels are not read and may be missing.
+    own, in natural order of their names. ``key`` names the folder in errors.
 
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
     only from a group column. Which examples are in which part depends on the seed and on
@@ -45,7 +43,7 @@ def load_own_data(
     if settings.is_text:
         source = windows(table, settings, class_names)
     else:
-        source = Stored.of(table, settings, labelled=labelled)
+        source = Stored.of(table, settings)
     least, uses = (3, "train on, decide by") if settings.decide_fraction else (2, "train on")
     require_data(
         len(source) >= least,
@@ -56,7 +54,7 @@ def load_own_data(
     labels = source.labels
     if not settings.is_regression:
         check_classes(classes, source.name)
-        labels = _labels_in(source, classes) if labelled else labels
+        labels = _labels_in(source, classes)
 
     def chosen(rows: NDArray[Any]) -> Examples:
         return Examples(source.take(rows).examples().inputs, labels[rows], classes)

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from cflower.data.columns import Table, check_classes
 from cflower.data.folders import load_folder
-from cflower.data.published_formats import emnist, ham10000
 from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored
 from cflower.data.text import windows
@@ -18,18 +17,15 @@ from cflower.own_code import called, names_own_code, own_function
 from cflower.seeding import generator
 from cflower.settings import require_data
 
-LAYOUTS = {"emnist": emnist, "ham10000": ham10000}
-
 
 def load_source(settings: DataSettings) -> Stored:
     """The training examples of the ``dataset``, at most ``dataset_size``, shuffled by the seed.
 
     It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-    `load_folder`; ``"emnist:ROOT"`` or ``"ham10000:FOLDER"`` for their published layouts;
-    ``"package.module:function"``, see `own_table`; else a data set name of the Hugging Face Hub,
-    e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word prediction of its texts,
-    see `cflower.data.text`. Labels are numbered over the whole source, so that every partition has
-    the same classes.
+    `load_folder`; ``"package.module:function"``, see `own_table`; else a data set name of the
+    Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word
+    prediction of its texts, see `cflower.data.text`. Labels are numbered over the whole source, so
+    that every partition has the same classes.
 
     Raises a DataError or ConfigError if there is no such source, or it has no training examples, no
     labels or one class only.
@@ -43,9 +39,6 @@ def load_source(settings: DataSettings) -> Stored:
 
 
 def _by_name(name: str) -> Table:
-    layout, _, root = name.partition(":")
-    if layout in LAYOUTS and root:
-        return LAYOUTS[layout](Path(root).expanduser())
     if name == "digits":
         return _digits()
     if _is_path(name):

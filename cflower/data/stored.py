@@ -36,42 +36,36 @@ class Stored:
     """Columns that describe each example and are no inputs, such as its writer, shape (n,) each."""
     column_names: tuple[str, ...] = ()
     input_names: tuple[str, ...] = ("x",)
-    image_size: int | None = None
-    """Pixels that stored images are resized to; None leaves them."""
     series_channels: int = 0
     """Numbers per moment, if rows of numbers are time series; else 0."""
 
     @classmethod
-    def of(cls, table: Table, settings: DataSettings, *, labelled: bool = True) -> "Stored":
-        """The examples of a table; unless ``labelled``, labels are not read and may be missing.
+    def of(cls, table: Table, settings: DataSettings) -> "Stored":
+        """The examples of a table.
 
         Raises a DataError if it has no labels or inputs, lacks a column that a setting names, or
         its columns differ in length.
         """
-        label = label_column(table, settings, needed=labelled)
+        label = label_column(table, settings)
         inputs = input_columns(table, settings, label)
         metadata = metadata_of(table, settings)
-        columns = [*inputs, label] if labelled else inputs
-        lengths = {name: len(table.columns[name]) for name in (*columns, *metadata)}
+        lengths = {name: len(table.columns[name]) for name in (*inputs, label, *metadata)}
         require_data(
             len(set(lengths.values())) == 1,
             f"{table.name} has columns of different lengths "
             f"({', '.join(f'{name} {length}' for name, length in lengths.items())}): expected one "
             "row for each example.",
         )
-        num_examples = lengths[inputs[0]]
-        none = np.zeros(num_examples, np.int64), ("",)
-        labels, classes = _labels(table, label, settings) if labelled else none
+        labels, classes = _labels(table, label, settings)
         return cls(
             table.name,
             _inputs(table, inputs),
             labels,
             classes,
-            np.arange(num_examples),
+            np.arange(lengths[label]),
             metadata,
             tuple(table.columns),
             tuple(inputs),
-            table.image_size,
             settings.series_channels,
         )
 
@@ -97,7 +91,7 @@ class Stored:
         Raises a DataError if an input cannot be decoded, or differs in shape from the source's
         first.
         """
-        inputs = decoded(self.inputs, self.rows, self.name, self.input_names, self.image_size)
+        inputs = decoded(self.inputs, self.rows, self.name, self.input_names)
         if self.series_channels:
             inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)

@@ -22,11 +22,6 @@ from cflower.learning.models import build_model
 model = build_model({model!r}, {input_shape}, {num_classes}, seed=0)
 model.load_state_dict(load_file({file!r}))
 logits = model.eval()(torch.zeros({batch}))""",
-    "torchscript": """\
-import torch
-
-model = torch.jit.load({file!r})
-logits = model(torch.zeros({batch}))""",
     "onnx": """\
 import numpy as np
 import onnxruntime

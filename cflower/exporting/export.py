@@ -46,8 +46,8 @@ def export(
     cluster : str
         Selects this cluster's model, such as ``0.1``; ``0`` is the model for all.
     file_format : str
-        "safetensors" (the arrays), "torchscript" or "onnx" (run without cflower); the latter two
-        are read back and compared with the model. By default the ending of ``output`` decides.
+        "safetensors" (the arrays) or "onnx" (runs without cflower), which is read back and compared
+        with the model. By default the ending of ``output`` decides.
     output : Path or str
         The file; by default ``<run-id>-<cluster>`` in the working folder. The card's name is the
         file's with ``.md`` added.
@@ -56,7 +56,7 @@ def export(
     own_code : bool
         Permits running the Python function that the run's config may name as its model.
     module : str
-        For a run of any other app, as "torchscript" or "onnx": ``package.module:factory``, which
+        For a run of any other app, as "onnx": ``package.module:factory``, which
         returns the PyTorch module of the run's arrays when called without arguments.
     input_shape : tuple of int
         With ``module``: shape of one example, float32.
@@ -135,8 +135,8 @@ def write_file(
 def format_of(file_format: str, output: str) -> str:
     """The format that its name or the ending of the file selects.
 
-    >>> format_of("", "model.pt"), format_of("", ""), format_of("safetensors", "model.bin")
-    ('torchscript', 'safetensors', 'safetensors')
+    >>> format_of("", "model.onnx"), format_of("", ""), format_of("safetensors", "model.bin")
+    ('onnx', 'safetensors', 'safetensors')
     """
     ending = Path(output).suffix.lower()
     by_ending = {usual: name for name, usual in FORMATS.items()}.get(ending, "")

@@ -1,9 +1,7 @@
-"""A model as a file that other programs read: safetensors, TorchScript, ONNX."""
+"""A model as a file that other programs read: safetensors, ONNX."""
 
 import copy
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,8 @@ from torch import Tensor, nn
 from cflower.errors import ExportError
 from cflower.settings import check_choice
 
-FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
+FORMATS = {"safetensors": ".safetensors", "onnx": ".onnx"}
 """Ending of the file in each format."""
-jit: Any = torch.jit  # not typed
 TOLERANCE = 1e-5
 """Largest difference of a logit, relative to the largest logit where that is above 1."""
 NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript")}  # packages, by format
@@ -32,7 +29,7 @@ def check_format(name: str) -> None:
     if missing:
         raise ExportError(
             f"The format {name} needs packages that are not installed here: pip install "
-            f"{' '.join(missing)}, or choose safetensors or torchscript."
+            f"{' '.join(missing)}, or choose safetensors."
         )
 
 
@@ -54,49 +51,34 @@ def write_model(
     if file_format == "safetensors":
         path.write_bytes(save(dict(model.state_dict()), dict(metadata)))
         return  # nothing was translated
-    if file_format == "torchscript":
-        with jit_allowed():
-            jit.save(jit.trace(model, example), path)
-    else:
-        try:
-            torch.onnx.export(
-                with_plain_pooling(model),
-                (example,),
-                path,
-                input_names=["input"],
-                output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                external_data=False,  # one file
-                dynamo=True,
-                verbose=False,
-            )
-        except torch.onnx.OnnxExporterError as error:
-            raise ExportError(
-                f"PyTorch cannot write this model as onnx ({str(error).splitlines()[0]}): choose "
-                "safetensors or torchscript."
-            ) from None
+    try:
+        torch.onnx.export(
+            with_plain_pooling(model),
+            (example,),
+            path,
+            input_names=["input"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,  # one file
+            dynamo=True,
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        raise ExportError(
+            f"PyTorch cannot write this model as onnx ({str(error).splitlines()[0]}): choose "
+            "safetensors."
+        ) from None
     for size in (1, 3):
         inputs = torch.rand(size, *input_shape, generator=torch.Generator().manual_seed(size))
-        check_same(model, inputs, logits_of(path, file_format, inputs))
+        check_same(model, inputs, logits_of(path, inputs))
 
 
-def logits_of(path: Path, file_format: str, inputs: Tensor) -> NDArray[Any]:
-    """Logits of a TorchScript or ONNX file for these inputs, shape (batch, num_classes)."""
-    if file_format == "onnx":
-        import onnxruntime
+def logits_of(path: Path, inputs: Tensor) -> NDArray[Any]:
+    """Logits of an ONNX file for these inputs, shape (batch, num_classes)."""
+    import onnxruntime
 
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, {"input": inputs.numpy()})[0])
-    with jit_allowed(), torch.no_grad():
-        return np.asarray(jit.load(path)(inputs))
-
-
-@contextmanager
-def jit_allowed() -> Iterator[None]:
-    """Silence PyTorch's deprecation of TorchScript, which programs in C++ and Java still need."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*torch.jit.*deprecated", FutureWarning)
-        yield
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"input": inputs.numpy()})[0])
 
 
 def check_same(model: nn.Module, inputs: Tensor, logits: NDArray[Any]) -> None:

@@ -38,7 +38,6 @@ def judge_path(
     most general model first. ``rng`` halves the examples. ``level`` is the best model's position,
     which other examples chose; if not given, these choose.
     """
-    from scipy.special import logsumexp  # as in `log_probabilities`
 
     def mean(losses: NDArray[np.floating]) -> float:
         return float(losses.mean())
@@ -46,7 +45,7 @@ def judge_path(
     names, every = list(logits), np.arange(len(labels))
     log_p = log_probabilities(logits)
     with np.errstate(over="ignore", invalid="ignore"):
-        mixed = logsumexp(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
+        mixed = np.logaddexp.reduce(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
     predicted = np.stack([one.argmax(axis=1) for one in logits.values()])  # shape: (levels, n)
     losses = -log_p[:, every, labels]  # shape: (levels, n)
     best = chosen_by_others(losses, rng) if level is None else level
@@ -67,11 +66,11 @@ def losses_of(
 
 def log_probabilities(logits: Mapping[str, NDArray[np.floating]]) -> NDArray[np.floating]:
     """The logarithms of predicted probabilities, shape (levels, n, num_classes)."""
-    # Half a second to import, of which training, most of the messages, needs nothing.
-    from scipy.special import log_softmax
-
+    stacked = np.stack([one.astype(np.float64) for one in logits.values()])
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
-        return np.stack([log_softmax(one.astype(np.float64), axis=1) for one in logits.values()])
+        shifted = stacked - stacked.max(axis=2, keepdims=True)
+        logs: NDArray[np.floating] = shifted - np.log(np.exp(shifted).sum(axis=2, keepdims=True))
+    return logs
 
 
 def chosen_by_others(losses: NDArray[np.floating], rng: np.random.Generator) -> NDArray[np.integer]:

@@ -20,7 +20,6 @@ class DataSpec(NamedTuple):
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "DataSpec":
-        """The specification in a client's facts."""
         return cls(tuple(facts.get("input-shape", ())), tuple(facts.get("class-names", ())))
 
     def problem_with(self, facts: Mapping[str, Any]) -> str:

@@ -76,7 +76,6 @@ class ExchangeOutcome(NamedTuple):
 
     @property
     def num_asked(self) -> int:
-        """Number of clients that were sent a message."""
         return len({*self.responded, *self.problems})
 
     def failed(self, *faults: Fault) -> list[str]:

@@ -133,7 +133,6 @@ class Layout:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The names of the arrays."""
         return frozenset(entry.key for entry in self.entries)
 
     @property

@@ -161,7 +161,6 @@ class ClientMessenger:
 
     @property
     def _task(self) -> str:
-        """What the clients are asked for in this exchange."""
         return self._sent[0][1].ask.task if self._sent else "train"
 
     @property

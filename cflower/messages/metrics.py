@@ -38,7 +38,6 @@ class ClientMetrics(NamedTuple):
 
     @classmethod
     def of(cls, reply: Reply) -> "ClientMetrics":
-        """The metrics in a reply."""
         return cls(dict(reply.metrics), reply.num_examples)
 
     @property

@@ -109,7 +109,6 @@ class RollCall:
     _can_ask: bool = True
 
     def _are(self, state: type[State]) -> dict[int, State]:
-        """The nodes in this state."""
         return {node: one for node, one in self._states.items() if isinstance(one, state)}
 
     @property
@@ -310,7 +309,6 @@ class RollCall:
             log(WARNING, "Client(s) %s cannot take part: %s", listed(names), reason)
 
     def _too_few(self, at_least: int) -> str:
-        """The error when there are fewer clients than needed."""
         reasons, count = by_reason(self.refused.values()), len(self.nodes)
         if not count and len(reasons) == 1:
             return next(iter(reasons))

@@ -183,14 +183,12 @@ def check_assignable(run: RunRecord) -> None:
     raise RunFolderError(f"The run {run.name} {text}")
 
 
-def newcomers_data(
-    saved: SavedRun, data: ClientData | Path | str, *, labelled: bool = True
-) -> ClientData:
+def newcomers_data(saved: SavedRun, data: ClientData | Path | str) -> ClientData:
     """The newcomer's examples, read as those of the run's clients; refused if they do not fit."""
     if not isinstance(data, ClientData):
         settings = replace(saved.own.part(DataSettings), decide_fraction=0.0)
         classes = saved.kind.class_names
-        data = load_own_data(str(data), settings, classes, key="--data", labelled=labelled)
+        data = load_own_data(str(data), settings, classes, key="--data")
     facts = {"input-shape": data.train.input_shape, "class-names": data.train.class_names}
     if problem := saved.kind.problem_with(facts):
         raise DataError(f"The newcomer does not fit the run: {problem}.")
@@ -222,7 +220,6 @@ class PyTorchClient:
 
     @property
     def num_train(self) -> int:
-        """The number of its training examples."""
         return len(self.data.train)
 
     @property
@@ -241,5 +238,4 @@ class PyTorchClient:
         return self.run.compared(model, cluster.model)
 
     def evaluate(self, cluster: Cluster) -> Mapping[str, float]:
-        """Its metrics of a cluster's model."""
         return evaluate(self.run.module(cluster.model), self.data.report)

@@ -9,8 +9,8 @@ from safetensors.numpy import save
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Weights
-from cflower.messages.eight_bits import difference_of
 from cflower.messages.layout import Layout
+from cflower.messages.own_models import difference_of
 from cflower.ordering import in_order
 from cflower.runs.writing import replace_file
 
@@ -24,7 +24,7 @@ def write_models(run: Path, state: CFLState, layout: Layout) -> None:
     for file, content in contents(state, layout):
         files.add(run / file)
         replace_file(run / file, content, lasting=False)
-    for path in run.glob("*/*.safetensors*"):
+    for path in run.glob("*/*.safetensors"):
         if path.parent.name in FOLDERS and path not in files:
             path.unlink()
 
@@ -36,7 +36,7 @@ def contents(state: CFLState, layout: Layout) -> Iterator[tuple[str, bytes]]:
         yield file, save({key: np.ascontiguousarray(array) for key, array in arrays})
     own = state.personal_models
     for client, file in personal_files(state).items():
-        yield file, difference_of(layout, own[client], state.tree.leaf_of(client).model)
+        yield file, save(difference_of(layout, own[client], state.tree.leaf_of(client).model))
 
 
 def model_files(state: CFLState) -> dict[str, Weights]:
@@ -56,4 +56,4 @@ def file_of(cluster: Cluster) -> str:
 def personal_files(state: CFLState) -> dict[str, str]:
     """The file of each client with a model of its own, numbered: a name may be no file's name."""
     names = in_order(state.personal_models)
-    return {client: f"personal/{i}.safetensors.zlib" for i, client in enumerate(names)}
+    return {client: f"personal/{i}.difference.safetensors" for i, client in enumerate(names)}

@@ -30,7 +30,6 @@ def print_while_read(text: str) -> None:
 
 
 def print_to_log(text: str) -> None:
-    """Write each line of a text as a line of Flower's log."""
     for line in text.splitlines():
         log(INFO, line)
 

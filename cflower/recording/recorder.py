@@ -36,7 +36,7 @@ from cflower.runs.records import (
     LeadingMetric,
     Summary,
 )
-from cflower.runs.report import write_report
+from cflower.runs.report import REPORT, write_report
 from cflower.runs.run_files import find_run, read_lines, read_record
 from cflower.runs.tables import as_text, run_view
 from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, make_last, replace_file
@@ -48,6 +48,9 @@ from cflower.strategy.results import html_table
 TIMES = 60
 """How many times as long as the state took to write the run goes on before it is written again:
 then it takes at most a sixtieth of the time."""
+REPORT_EVERY, REPORT_TIMES = 10.0, 200
+"""While the run goes on, the report is written as often as its page reloads itself (seconds), and
+in at most a 200th of the time."""
 MANY = 1000
 """Clients from which on the summary is one line and written with the checkpoints only, a line of
 ``rounds.jsonl`` has the members of its cluster only where they changed, and only the similarity
@@ -72,8 +75,8 @@ class Recorder(Observer):
         The folder of run folders; absolute, or beginning with ``~``.
     config : mapping, optional
         The app's own run config, stored as it is; no key is required.
-    name, tags : str, sequence of str
-        A name of the run, and words to find it by, for `cflower list` and the report.
+    name : str
+        A name of the run, for `cflower list` and the report.
     app : str
         The app's name; by default that in the ``pyproject.toml`` of the Flower app that runs.
     resume : str
@@ -118,7 +121,6 @@ class Recorder(Observer):
         config: Mapping[str, Any] | None = None,
         *,
         name: str = "",
-        tags: Sequence[str] = (),
         app: str = "",
         resume: str = "",
         run_id: int | None = None,
@@ -139,13 +141,13 @@ class Recorder(Observer):
         text = json.dumps(dict(config or {}), default=str, ensure_ascii=False)
         self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
-        labels = {"app": app or app_name(), "name": name or ""}
-        self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
+        self._labels = {"app": str(app or app_name()), "name": str(name or "")}
         self.baselines: dict[str, BaselineLine | None] | None = None
         self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
         self.say, self.problem = say or print_to_log, ""
         self._interval, self._next, self._saved = checkpoint_interval, 0.0, 0
+        self._report_due = 0.0
         self._shape: object = None
         self._unsaved: RoundReport | None = None
         self._lock = ExitStack()
@@ -182,6 +184,7 @@ class Recorder(Observer):
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
             ) from None
+        self._report_due = time.monotonic() + REPORT_EVERY
         self.say(f"Run folder: {self.path}")
         return checkpoint
 
@@ -208,6 +211,11 @@ class Recorder(Observer):
                 self._save_state()
             elif not many:
                 self._write_summary(report.server_round, report, lasting=False)
+        began = time.monotonic()
+        if began >= self._report_due and not last:
+            self._write_report(live=True)
+            took = time.monotonic() - began
+            self._report_due = began + max(REPORT_EVERY, REPORT_TIMES * took)
 
     def _is_due(self, report: RoundReport) -> bool:
         if self._interval:
@@ -254,17 +262,19 @@ class Recorder(Observer):
                     write_models(self.path, report.state, self._layout)
                     summary = self._write_summary(report.num_rounds, report)
                     self._checkpoints.close()
-                written = self._write_report()
+                written = self._write_report(live=self._measures_baselines)
                 self.say(as_text(run_view(summary, tree_record(report.state).clusters)))
                 self.say(written)
-            elif self._summary and self._labels["app"] != "cflower":
+                return
+            if (self.path / REPORT).exists():  # it would reload itself
+                self._write_report()
+            if self._summary and self._labels["app"] != "cflower":
                 rounds, name = self._summary.rounds, self.path.name
                 self.say(BROKEN_OFF.format(path=self.path, rounds=rounds, name=name))
         finally:
             self._lock.close()
 
     def _repr_html_(self) -> str:
-        """The result and the clusters, in a notebook."""
         if not self._summary:
             return f"<p>{escape(str(self.path))}: not begun.</p>"
         rows = [(name, listed(members)) for name, members in self._summary.clusters.items()]
@@ -285,12 +295,16 @@ class Recorder(Observer):
         self._summary = self._summary.model_copy(update=more)
         with self._writing(", without baselines"):
             self._write(self._summary)
-        self._write_report()
+        self._write_report(live=self._measures_baselines)
         self.say(as_text(baseline_way(self._summary, name).line(self._metric)))
 
-    def _write_report(self) -> str:
+    @property
+    def _measures_baselines(self) -> bool:
+        return None in (self.baselines or {}).values()
+
+    def _write_report(self, *, live: bool = False) -> str:
         try:
-            return f"Report: {write_report(self.path)}"
+            return f"Report: {write_report(self.path, live=live)}"
         except Exception as error:  # it must not fail the run
             return f"No report was written ({error!r}); `cflower report {self.path}` tries again."
 
@@ -363,7 +377,6 @@ class Recorder(Observer):
         return self._summary
 
     def _write(self, record: FileRecord, *, indent: int | None = 1, lasting: bool = True) -> bytes:
-        """Write a record into its file and return the bytes."""
         written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written

@@ -18,7 +18,7 @@ from cflower.strategy.observers import RunStart
 MAY_CHANGE = (
     *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
     *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
-    *("run-name", "run-tags", "checkpoint-interval", "clients-together"),
+    *("run-name", "checkpoint-interval", "clients-together"),
 )
 """Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")
@@ -42,7 +42,7 @@ def app_name() -> str:
 
 
 def start_record(run: RunStart, config: dict[str, Any], labels: Mapping[str, Any]) -> Config:
-    """The content of ``config.json``; ``labels`` are the names of the app and run, and its tags."""
+    """The content of ``config.json``; ``labels`` are the names of the app and the run."""
     installed = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):  # another framework's app needs no PyTorch

@@ -141,8 +141,6 @@ class RobustMean:
     """w_i before normalisation, from a number of examples."""
     refuse: Callable[[str, str], None]
     """Called with each client with a reply that is not passed on, and why: "the reply ..."."""
-    max_norm_ratio: float = 0.0
-    """A longer update than this times the usual norm is refused; 0: only one of infinite norm."""
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
 
@@ -177,31 +175,22 @@ class RobustMean:
 
     def _bounds(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
-        bounds = np.full_like(usual, inf)
-        if self.most:
-            bounds = self.most * usual
-            bounds[NORM] = LONG * usual[NORM]
-        if self.max_norm_ratio:
-            bounds[NORM] = min(bounds[NORM], self.max_norm_ratio * usual[NORM])
+        if not self.most:
+            return np.full_like(usual, inf)
+        bounds = self.most * usual
+        bounds[NORM] = LONG * usual[NORM]
         return bounds
 
     def _held(self, members: Members) -> Iterator[Reply]:
-        """The replies that waited, within the bounds of their cluster, unless they are refused."""
+        """The replies that waited, within the bounds of their cluster."""
         usual = members.found()
         bounds = self._bounds(usual)
         for reply in members.waiting:
             figures, most = members.last[reply.client], bounds[COUNTS]
             kept = fractions(bounds, figures)
-            if 0 < self.max_norm_ratio * usual[NORM] < figures[NORM]:
-                ratio = f"{figures[NORM] / usual[NORM]:.3g} times the usual norm of its cluster"
-                limit = f"max-norm-ratio {self.max_norm_ratio:g}"
-                reason = f"has an update of norm {reply.norm:.3g}, {ratio} ({limit})"
-                self.refuse(reply.client, reason)
-            elif not usual[NORM]:
-                yield self._shortened(reply, kept)
-            else:
+            if usual[NORM]:
                 reply = self._weighted(reply, members, usual, most, kept[NORM])
-                yield self._shortened(reply, kept)
+            yield self._shortened(reply, kept)
 
     def _weighted(
         self, reply: Reply, members: Members, usual: Vector, most: Vector, length: float = 1.0

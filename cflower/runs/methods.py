@@ -93,7 +93,6 @@ def worse_than_alone(method: Method, methods: list[Method], metric: Metric) -> s
 
 
 def method_table(summary: Summary) -> Table:
-    """The methods side by side, for the terminal."""
     title = f"{summary.leading.in_full} of the clients by method (* = best)"
     return table_of(title, method_rows(summary))
 

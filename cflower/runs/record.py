@@ -21,8 +21,8 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
-from cflower.messages.eight_bits import model_of
 from cflower.messages.layout import Layout
+from cflower.messages.own_models import model_of
 from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
@@ -132,7 +132,6 @@ class RunRecord:
 
     @property
     def model_bytes(self) -> int:
-        """The size of the arrays of one model."""
         return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
     @contextmanager
@@ -178,10 +177,10 @@ class RunRecord:
     def own_model(self, file: str, leaf: str) -> Weights:
         """The model of one client of a leaf, from its file in the run folder."""
         with self._reading(file):
-            if file.endswith(".safetensors"):  # of version 0.3 or earlier
-                return self.layout.weights(record_of(load_file(self.path / file)))
-            content = (self.path / file).read_bytes()
-            return model_of(self.layout, content, self.tree.clusters[leaf].model)
+            arrays = load_file(self.path / file)
+            if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
+                return self.layout.weights(record_of(arrays))
+            return model_of(self.layout, arrays, self.tree.clusters[leaf].model)
 
     @cached_property
     def metric(self) -> Metric:
@@ -258,7 +257,6 @@ class RunRecord:
 
     @property
     def seconds(self) -> float:
-        """The duration of all rounds."""
         return float(sum({line.round: line.seconds for line in self.lines}.values()))
 
     @cached_property
@@ -273,11 +271,9 @@ class RunRecord:
 
     @cached_property
     def leaves(self) -> list[str]:
-        """Clusters that were not split."""
         return [name for name, cluster in self.clusters.items() if not cluster.children]
 
     def has_matrix(self, line: Line) -> bool:
-        """Whether the similarity matrix of this cluster in this round was recorded."""
         return self._matrix_path(line).is_file()
 
     def matrix(self, line: Line) -> RecordedMatrix | None:

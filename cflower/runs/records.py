@@ -69,7 +69,6 @@ class Config(FileRecord):
     format: int
     app: str
     name: str
-    tags: list[str]
     config: dict[str, Any]
     """The app's own run config, whatever is in it."""
     settings: dict[str, Any]
@@ -145,7 +144,6 @@ class Measured(Record, extra="allow"):
 
     @property
     def figures(self) -> dict[str, Number | None]:
-        """The metrics by name."""
         return self.__pydantic_extra__
 
 
@@ -273,7 +271,6 @@ class Summary(FileRecord):
 
     @property
     def measured(self) -> dict[str, BaselineLine]:
-        """The baselines that were measured."""
         return {name: line for name, line in (self.baselines or {}).items() if line}
 
 

@@ -61,12 +61,10 @@ class InlineGrid(Grid):
             context.state = RecordDict()
 
     def set_run(self, run: Run) -> None:
-        """Set the run."""
         self._run = run
 
     @property
     def run(self) -> Run:
-        """The current run."""
         return self._run
 
     def create_message(

@@ -99,7 +99,6 @@ class WorkerGrid(InlineGrid):
             self._submit(number, messages)
 
     def _least_busy(self) -> int:
-        """The worker with the fewest messages that are not answered yet."""
         self._open = [{f: n for f, n in one.items() if not f.done()} for one in self._open]
         lengths = [sum(one.values()) for one in self._open]
         return lengths.index(min(lengths))

@@ -62,8 +62,6 @@ class ClusteredFL(Settings, Strategy):
         Length of the random projections of longer updates; 0: updates are compared whole.
     untrained : sequence of str
         Patterns of floating-point arrays that are averaged but not learned.
-    max_norm_ratio : float
-        Updates longer than this times the median of the cluster are refused; 0: none.
     max_influence : float
         Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int
@@ -81,8 +79,6 @@ class ClusteredFL(Settings, Strategy):
     moving, personal : bool, optional
         Whether members with changed data move to other leaves, which are joined if their clients
         agree, and leaves' models in the end towards each member's own, where that serves better.
-    inner_interval : None
-        Had a meaning in earlier versions.
     selection : {"leaf", "best", "ensemble"}
         The model on its path by which a client is served in the final mean metrics.
     seed : int
@@ -97,8 +93,8 @@ class ClusteredFL(Settings, Strategy):
         The connected clients, by default under their names (`cflower.name_clients`) or node ids.
     """
 
-    def __post_init__(self, inner_interval: None) -> None:
-        super().__post_init__(inner_interval)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._run: Run | None = None
 
     def __repr__(self) -> str:

@@ -126,7 +126,6 @@ class ClusteredResult(Result):
         return own + some + (f"; as they are served: {served}" if served != own else "")
 
     def _repr_html_(self) -> str:
-        """The clusters as a table, in a notebook."""
         rows = [(name, str(len(m)), self._figures(name)) for name, m in self.clusters.items()]
         return html_table(("cluster", "clients", "metrics"), rows)
 

@@ -23,7 +23,6 @@ UNABLE = (
 
 
 def log_decisions(decisions: Iterable[Decision]) -> None:
-    """Log one line for each decision."""
     for decision in decisions:
         log(INFO, "\tcluster %s, %s: %s", decision.cluster, decision.outcome, decision.reason)
 
@@ -38,7 +37,6 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    """Log that the clients train models of their own now."""
     log(INFO, PERSONAL_STEP, counted(step.trainings, "time"), extra=PROGRESS)
 
 

@@ -17,13 +17,13 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
 from cflower.messages.client_names import PART, app_of
-from cflower.messages.eight_bits import rounded
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
+from cflower.messages.own_models import rounded
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
 from cflower.robust.robust_mean import RobustMean
@@ -172,7 +172,6 @@ class Run:
             yield server_round
 
     def stop_after(self, server_round: int) -> None:
-        """End the rounds with this one."""
         log(INFO, "An observer ends the run after round %d.", server_round)
         self.num_rounds = server_round
 
@@ -199,9 +198,9 @@ class Run:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
         cfl, before, messenger, settings = self.cfl, self.state, self.messenger, self.settings
         report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
-        limits = settings.max_norm_ratio, settings.max_influence
-        refuse = messenger.set_aside
-        bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
+        bounds = RobustMean(
+            before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
+        )
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
         last = server_round == self.num_rounds
         # The report and the messenger note the replies as the algorithm takes them.

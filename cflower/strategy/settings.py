@@ -1,7 +1,7 @@
 """The settings of `ClusteredFL`, checked, and as plain values: for ``config.json`` and reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from cflower.messages.roll_call import RollCall
 from cflower.metric import Metric
 from cflower.ordering import without
 from cflower.settings import (
-    check_factor,
     check_fields,
+    check_influence,
     choice,
     has_methods,
     key_of,
@@ -33,10 +33,6 @@ from cflower.strategy.observers import Observer, Observers
 Plain = (bool, int, float, str, type(None))
 PARTS = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, and their keys."""
-NO_INNER_MODELS = (
-    "clients no longer train models above their own, because the mean of the models below takes "
-    "their place. Leave it out."
-)
 
 
 class Rules(NamedTuple):
@@ -76,7 +72,6 @@ class Settings:
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
     untrained: Sequence[str] = UNTRAINED
-    max_norm_ratio: float = number(0.0, least=0)
     max_influence: float = number(MOST, least=0)
     exclude_after: int = number(5, least=0)
     round_share: float = number(1.0, above=0, most=1)
@@ -85,7 +80,6 @@ class Settings:
     trial_rounds: int | None = number(None, least=0)
     moving: bool | None = None
     personal: bool | None = None
-    inner_interval: InitVar[None] = None
     selection: Selection = choice("leaf", SELECTIONS)
     seed: int = number(0, least=0)
     metric: str = "accuracy"
@@ -93,8 +87,7 @@ class Settings:
     observers: Sequence[Observer] = ()
     roll_call: RollCall | None = None
 
-    def __post_init__(self, inner_interval: None) -> None:
-        require(inner_interval is None, f"Got inner_interval={inner_interval!r}: {NO_INNER_MODELS}")
+    def __post_init__(self) -> None:
         self.check()
 
     @property
@@ -130,8 +123,7 @@ class Settings:
                 isinstance(value, Iterable) and not isinstance(value, str),
                 f"Got {name}={value!r}, but expected a list, such as [{example}].",
             )
-        for name in ("max_norm_ratio", "max_influence"):
-            check_factor(name, getattr(self, name))
+        check_influence("max_influence", self.max_influence)
         for name, value, method, kind, example in (
             ("criterion", self.rules.criterion, "decide", "Criterion", "AutoCriterion"),
             ("optimizer", self.rules.optimizer, "step", "ServerOptimizer", "ServerOptimizer"),

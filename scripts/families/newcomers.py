@@ -1,4 +1,4 @@
-"""Does a client that was not there find its group afterwards, with labels and without?
+"""Does a client that was not there find its group afterwards?
 
     python scripts/run.py newcomers --data digits,mnist=/data/mnist --seeds 0-4
     python scripts/run.py newcomers --data wrists=/data/wrists --seeds 0-4
@@ -10,9 +10,6 @@ the wrists a person's two arms are taken out.
 
 Right is an assignment into a leaf all of whose members are of the newcomer's true group. Strangers
 are the same newcomers with labels at random: they belong nowhere, and `assign` should say so.
-Without labels a newcomer is placed, ambiguous between several leaves, or a stranger; right is then
-also a cluster all of whose members are of its group, and wrong is only what is placed elsewhere.
-A federation whose clusters are not those of the groups does not count there.
 """
 
 from collections.abc import Collection, Iterable
@@ -43,10 +40,7 @@ DATA = ("digits", "mnist", "wrists")
 NATURAL = {"wrists": {**WRISTS, "dataset-size": 0, "trial-rounds": 0}}
 """Data with groups that nobody made; clients 2p and 2p + 1 are a person's."""
 
-UNPLACED = ("ambiguous", "stranger")
-FOUND = (
-    "known", "right", "familiar", "noise_is_familiar", "unlabelled.outcome", "unlabelled.right",
-)  # fmt: skip
+FOUND = ("known", "right", "familiar", "noise_is_familiar")
 """Of a newcomer, as far as it was placed."""
 
 
@@ -133,7 +127,7 @@ def newcomers_of(
     path: Path, summary: Record, config: dict[str, Any], absent: tuple[int, ...]
 ) -> list[Record]:
     """Each absent client assigned to a cluster of a run that was split; else nobody."""
-    from cflower import assign, assign_unlabelled
+    from cflower import assign
     from cflower.data.client_data import load_client_data
     from cflower.data.settings import DataSettings
 
@@ -141,22 +135,16 @@ def newcomers_of(
     newcomers = []
     for client in absent if summary["splits"] else ():
         examples = load_client_data(settings, client, config["min-available-nodes"])
-        found, unlabelled = assign(path, examples), assign_unlabelled(path, examples)
+        found = assign(path, examples)
         noise = assign(path, with_random_labels(examples, client))
-        there = partial(groups_in, summary["clusters"], truth)
         newcomers.append(
             {
                 "client": client,
                 "group": examples.group,
                 "cluster": found.cluster,
                 "known": examples.group in truth.values(),
-                "right": there(found.cluster) == {examples.group},
+                "right": groups_in(summary["clusters"], truth, found.cluster) == {examples.group},
                 "familiar": found.stranger_at is None,
-                "unlabelled": {
-                    "outcome": unlabelled.outcome,
-                    "cluster": unlabelled.cluster,
-                    "right": there(unlabelled.cluster) == {examples.group},
-                },
                 "noise_is_familiar": noise.stranger_at is None,
             }
         )
@@ -222,12 +210,9 @@ def lines_of(records: list[Record]) -> list[Row]:
 
 
 def shares(newcomers: pd.DataFrame) -> Row:
-    """How many were placed rightly; those without labels only in federations that are exact."""
+    """How many were placed rightly."""
     federations = newcomers.drop_duplicates(["seed", "absent"])
     exactly = newcomers[newcomers["exact"]]
-    unlabelled = exactly.dropna(subset="unlabelled.outcome")
-    outcomes = unlabelled["unlabelled.outcome"]
-    right = (outcomes == "placed") & unlabelled["unlabelled.right"].astype(bool)
     return {
         "federations": len(federations),
         "of them exact": federations["exact"].sum(),
@@ -236,9 +221,6 @@ def shares(newcomers: pd.DataFrame) -> Row:
         "where exact": share(exactly["right"]),
         "members taken for strangers": share(1 - newcomers["familiar"]),
         "strangers recognised": share(1 - newcomers["noise_is_familiar"]),
-        "no labels: right": share(right),
-        **{outcome: (outcomes == outcome).sum() for outcome in UNPLACED},
-        "wrong": (outcomes == "placed").sum() - right.sum(),
     }
 
 

@@ -1,12 +1,13 @@
 """The FedAvg notebook: the mean of two models, FedAvg by clients and examples, and HAM10000."""
 
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from cflower.data.published_formats import HAM10000_NAMES
 from cflower.data.settings import DataSettings
 from cflower.data.sources import load_source
 from cflower.learning.models import build_model
@@ -15,6 +16,7 @@ from cflower.learning.training import evaluate, train
 from cflower.seeding import generator
 from reproduction.article import saved_model, unseen
 from reproduction.experiment import Experiment, Results, Setting, simulate
+from reproduction.layouts import HAM10000_NAMES
 
 MODEL = "cnn"
 TRAINING = TrainingSettings(
@@ -57,7 +59,8 @@ def run_ham10000(setting: Setting) -> Results:
     """FedAvg of 2 and 3 clients on HAM10000, 3 rounds of 3 epochs."""
     folder = lesions(setting.out / "ham10000") if setting.quick else setting.source("ham10000")
     counts, sizes = ((2,), (20,)) if setting.quick else ((2, 3), (50, 200, 500))
-    return study(setting, f"ham10000:{folder}", counts, sizes, rounds=3, epochs=3)
+    os.environ["HAM10000"] = str(folder)
+    return study(setting, "reproduction.layouts:ham10000", counts, sizes, rounds=3, epochs=3)
 
 
 def study(
@@ -89,7 +92,7 @@ def study(
                 "learning-rate-decay": 1.0,
                 "momentum": 0.0,
             }
-            name = f"notebook-{Path(source).name}-{clients}-{size}"
+            name = f"notebook-{re.split('[/:]', source)[-1]}-{clients}-{size}"
             run = simulate(setting, name, keys)
             measured = evaluate(saved_model(run, "0", test), test)["accuracy"]
             accuracy[f"{clients} clients of {size}"] = round(measured, 4)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,18 +13,16 @@ from safetensors.torch import load_file
 
 import cflower as package
 from cflower.cli.simulate import name_of
-from cflower.config import RunConfig
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
-from cflower.errors import ConfigError, ExportError
+from cflower.errors import ExportError
 from cflower.exporting.files import logits_of
 from cflower.learning.models import build_model
-from cflower.newcomers.assign import newcomers_data
 from cflower.newcomers.pytorch_run import SavedRun
-from cflower.newcomers.unlabelled import compare_with_leaves
 from tests.command import error_of, output_of, simulated
 from tests.data.conftest import own_cache  # noqa: F401
+from tests.exporting.onnx_packages import needs_onnx
 from tests.run_content import read_json
 from tests.runs.folders import edited
 
@@ -121,68 +118,6 @@ def test_noisy_labels_make_a_stranger(run, unseen, tmp_path):
     assert record["stranger"]
 
 
-def test_existing_labels_are_ignored(run, unseen, tmp_path):
-    inputs, labels = unseen
-    noise = np.random.default_rng(0).permutation(labels)
-    bare, true, false = (
-        package.assign_unlabelled(run, examples_in(tmp_path / name, inputs, given))
-        for name, given in (("bare", None), ("true", labels), ("noise", noise))
-    )
-    assert bare == true == false
-
-
-def test_a_newcomer_without_labels_is_placed_where_inputs_differ(unseen, tmp_path):
-    keys = "num-groups=4 num-server-rounds=8 trial-rounds=0 model='mlp'"
-    turned = grouped(tmp_path / "runs", 16, keys)
-    summary = read_json(turned, "summary.json")
-    for leaf, names in summary["clusters"].items():
-        inputs = rotated(unseen[0], summary["groups"][names[0]], 4)
-        out, record = assigned(turned, examples_in(tmp_path / leaf, inputs), "--unlabelled")
-        assert f"The newcomer belongs to cluster {leaf}, judged by its inputs alone." in out
-        assert f"cflower export {name_of(turned)} --cluster {leaf}" in out
-        assert all(f"{other['entropy']:.3f}" in out for other in record["leaves"])
-        assert (record["cluster"], record["stranger"]) == (leaf, False)
-        assert [step["cluster"] for step in record["path"]] == ["0", leaf]
-        assert [c["cluster"] for c in record["leaves"] if c["confirmed"]] == [leaf]
-
-
-def test_noise_is_a_stranger(run, tmp_path):
-    noise = np.random.default_rng(0).random((150, 1, 8, 8), np.float32)
-    out, record = assigned(run, examples_in(tmp_path / "mine", noise), "--unlabelled")
-    assert "The newcomer resembles no cluster" in out
-    assert "cflower export" not in out
-    assert (record["cluster"], record["stranger"], record["in_question"]) == ("0", True, [])
-
-
-def test_groups_that_differ_only_in_labels_are_ambiguous(unseen, tmp_path):
-    keys = "shift='label-swap' num-groups=2 num-server-rounds=6 trial-rounds=0 model='mlp'"
-    swapped = grouped(tmp_path / "runs", 8, keys)
-    folder = examples_in(tmp_path / "mine", unseen[0])
-    found = package.assign_unlabelled(swapped, folder)
-    assert (found.outcome, found.cluster) == ("ambiguous", "0")
-    out = assigned(swapped, folder, "--unlabelled")[0]
-    assert f"The newcomer may belong to {', '.join(found.in_question)}: its inputs alone" in out
-    # Right after a split both leaves have one model, and Algorithm 4 leads to one of them.
-    saved = SavedRun(swapped)
-    one, two = saved.tree.leaves
-    saved.tree = saved.tree.update(replace(two, model=one.model))
-    again = compare_with_leaves(saved, newcomers_data(saved, folder, labelled=False), print)
-    assert (again.in_question, again.cluster) == (("0.0", "0.1"), "0")
-
-
-def test_text_has_its_labels_in_itself(run, tmp_path, monkeypatch):
-    text = SavedRun(run)
-    text.own = RunConfig.read({"dataset": "text:letters", "model": "lstm"})
-    monkeypatch.setattr("cflower.newcomers.unlabelled.SavedRun", lambda *arguments: text)
-    with pytest.raises(ConfigError, match="give the newcomer's text without --unlabelled"):
-        package.assign_unlabelled(run, tmp_path)
-
-
-def test_another_apps_newcomer_needs_labels(run):
-    error = error_of("assign", run, "--app", "my_app:app", "--unlabelled")
-    assert "Got --unlabelled without --data" in error
-
-
 def test_data_that_do_not_fit_are_refused(run, unseen, tmp_path):
     inputs, labels = unseen
 
@@ -254,8 +189,9 @@ def test_safetensors_hold_the_leafs_arrays(run, tmp_path):
     assert (record["run"], record["cluster"], record["model"]) == (run.name, leaf, "cnn")
 
 
+@needs_onnx
 def test_the_ending_of_the_file_names_its_format(run, unseen, tmp_path):
-    file = tmp_path / "model.pt"
+    file = tmp_path / "model.onnx"
     printed = output_of("export", run, "--cluster", "0.1", "--output", file)
     assert printed == f"Model: {file}\nCard: {file}.md\n"
     model = build_model("cnn", (1, 8, 8), 10, seed=1).eval()
@@ -263,9 +199,10 @@ def test_the_ending_of_the_file_names_its_format(run, unseen, tmp_path):
     inputs = torch.tensor(unseen[0])
     with torch.no_grad():
         expected = model(inputs).numpy()
-    answers = logits_of(file, "torchscript", inputs)
+    answers = logits_of(file, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
-    for given in (["--format=onnx", "--output=m.pt"], ["--format=torchscript", "--output=m.onnx"]):
+    for chosen, name in (("onnx", "m.safetensors"), ("safetensors", "m.onnx")):
+        given = f"--format={chosen}", f"--output={name}"
         error = error_of("export", run, "--cluster", "0", *given)
         assert "leave one of them out, or end the file in" in error
     package.export(run, cluster="0", output=tmp_path / "weights")
@@ -328,7 +265,7 @@ def test_nothing_is_overwritten_and_nothing_left_half(run, tmp_path, monkeypatch
         (["--client", "partition-1", "--cluster", "0"], "got client 'partition-1' and cluster '0'"),
         (["--client", "partition-99"], "has no client 'partition-99': did you mean 'partition-9'"),
         (["--cluster", "0.7"], "cluster = '0.7' is not known"),
-        (["--cluster", "0", "--format", "pickle"], "format = 'pickle' is not known"),
+        (["--cluster", "0", "--format", "torchscript"], "format = 'torchscript' is not known"),
         (["--cluster", "0", "--output", "/no/such/folder/model"], "There is no folder /no/such"),
     ],
 )

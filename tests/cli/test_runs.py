@@ -85,7 +85,7 @@ def test_show_and_compare_for_programs(runs):
 
 def test_runs_do_not_differ_in_keys_without_an_effect(tmp_path):
     made_up_run(tmp_path / "20260101-a")
-    made_up_run(tmp_path / "20260102-b", seed=1, run_tags="b", clients_together=False)
+    made_up_run(tmp_path / "20260102-b", seed=1, run_name="b", clients_together=False)
     (group,) = json.loads(output_of("compare", tmp_path, "--json"))["groups"]
     assert group["runs"] == ["20260101-a", "20260102-b"]
 
@@ -97,15 +97,6 @@ def test_explain_with_and_without_other_thresholds(runs):
     assert "What if the norm criterion had decided, with eps1 = 9.0, eps2 = 0.1?" in out
 
 
-def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
-    def interrupted(server):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("cflower.runs.watch.ReportServer.serve_forever", interrupted)
-    out = output_of("watch", "20260101", "--runs", runs)
-    assert "20260101-a: http://127.0.0.1:" in out
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -114,7 +105,7 @@ def test_watch_serves_until_it_is_interrupted(runs, monkeypatch):
         (("explain", "20260101", "-c", "eps1=-1"), "eps1"),
         (("explain", "20260101", "-c", "linkage='ward'"), "linkage"),
         (("explain", "20260101", "-c", "esp1=0.5"), "did you mean 'eps1'?"),
-        *(((command, "1999"), "'1999'") for command in ("report", "watch", "explain")),
+        *(((command, "1999"), "'1999'") for command in ("report", "explain")),
         (("show", "1999"), "begins with '1999'. The newest: 20260101-a, 20260102-b."),
         (("show", "2026"), "begin with '2026', the newest are 20260101-a, 20260102-b"),
         (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),

@@ -15,21 +15,20 @@ ONE_PART = DataSettings(decide_fraction=0)
 LABELS = np.array(["dog", "cat"] * 6)
 
 
-def write(folder, form, labels=True):
+def write(folder, form):
     """The same twelve examples in one of the forms."""
     folder.mkdir()
     if form == "images":
         for number, (pixels, label) in enumerate(zip(PIXELS, LABELS, strict=True)):
-            place = folder / label if labels else folder
+            place = folder / label
             place.mkdir(exist_ok=True)
             Image.fromarray(pixels).save(place / f"{number:02}.png")
     elif form == "npz":
         for name, part in (("one", slice(5)), ("two", slice(5, None))):
-            column = {"y": LABELS[part]} if labels else {}
-            np.savez(folder / f"{name}.npz", x=PIXELS[part], **column, **{f"only_in_{name}": 3})
+            arrays = {"x": PIXELS[part], "y": LABELS[part], f"only_in_{name}": 3}
+            np.savez(folder / f"{name}.npz", **arrays)
     else:
-        rows = pd.DataFrame({"image": [pixels.tolist() for pixels in PIXELS]})
-        rows = rows.assign(label=LABELS) if labels else rows
+        rows = pd.DataFrame({"image": [pixels.tolist() for pixels in PIXELS], "label": LABELS})
         rows.to_parquet(folder / "rows.parquet")
 
 
@@ -42,17 +41,16 @@ def everything(data):
     }
 
 
-@pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("form", ["images", "parquet", "npz"])
-def test_every_form_gives_the_same_examples(tmp_path, form, labels):
-    write(tmp_path / "mine", form, labels)
+def test_every_form_gives_the_same_examples(tmp_path, form):
+    write(tmp_path / "mine", form)
     folder, quarter = str(tmp_path / "mine"), replace(ONE_PART, validation_fraction=0.25)
-    data = load_own_data(folder, quarter, ("cat", "dog"), labelled=labels)
+    data = load_own_data(folder, quarter, ("cat", "dog"))
     assert data.train.input_shape == (1, 6, 6)
     assert (len(data.train), len(data.report), data.group) == (9, 3, None)
     assert {image for image, _ in everything(data)} == {image.tobytes() for image in SCALED}
     pairs = {(i.tobytes(), str(n)) for i, n in zip(SCALED, LABELS, strict=True)}
-    assert not labels or everything(data) == pairs
+    assert everything(data) == pairs
 
 
 def test_classes_are_matched_by_name(tmp_path):
@@ -108,20 +106,3 @@ def test_images_and_arrays_of_different_sizes(tmp_path):
     write(tmp_path / "mixed", "npz")
     np.savez(tmp_path / "mixed" / "z.npz", x=PIXELS[:, :3], y=LABELS)
     refused(tmp_path / "mixed", "arrays of different kinds, (6, 6) uint8 in one.npz and (3, 6)")
-
-
-@pytest.mark.parametrize(
-    ("extra", "label"),
-    [({}, ""), ({"label": LABELS}, ""), ({"label": ["cat", None] * 6}, ""), ({"kind": 1}, "kind")],
-)
-def test_without_labels_only_the_inputs_are_read(tmp_path, extra, label):
-    classes, rows = ("cat", "dog"), PIXELS.reshape(12, -1)[:, :3].astype(float)
-    table = pd.DataFrame(rows, columns=["a", "b", "c"]).assign(**extra)
-    table.to_csv(tmp_path / "rows.csv", index=False)
-    settings = DataSettings(label_column=label, decide_fraction=0)
-    data = load_own_data(str(tmp_path), settings, classes, labelled=False)
-    inputs = np.concatenate([data.train.inputs, data.report.inputs])
-    assert sorted(inputs.tolist()) == sorted(rows.tolist())
-    assert data.train.class_names == classes
-    if not extra:
-        refused(tmp_path, "cflower assign --unlabelled", classes)

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from deployment.federation import Federation
+from deployment.processes import output_of
 
-from cflower.deployment.federation import Federation
-from cflower.deployment.processes import output_of
-from tests.command import BIN, PROJECT, needs_nginx, until
+from tests.command import BIN, PROJECT, until
+from tests.deployment.nginx import needs_nginx
 
 UPLOAD = float(os.environ.get("CFLOWER_UPLOAD", "45"))
 """Seconds until the SuperLink gives an upload up. Flower has 180: CFLOWER_UPLOAD=180 tests that."""

@@ -3,16 +3,17 @@ import sys
 import time
 
 import pytest
+from deployment.federation import Federation
+from deployment.processes import Process, descendants, started
 
-from cflower.deployment.federation import Federation
-from cflower.deployment.processes import Process, descendants, started
-from tests.command import error_of
+from cflower.errors import FederationError
+from tests.command import script
 
 
 def test_without_nginx_nothing_is_started(tmp_path, monkeypatch):
-    monkeypatch.setattr("cflower.deployment.proxy.shutil.which", lambda name, path: None)
-    sentence = error_of("federation", "up", "--dir", tmp_path / "federation")
-    assert "nginx is not installed: install it" in sentence
+    monkeypatch.setattr("deployment.proxy.shutil.which", lambda name, path: None)
+    with pytest.raises(FederationError, match="nginx is not installed: install it"):
+        Federation(tmp_path / "federation").up(4, [], insecure=False)
     assert not (tmp_path / "federation").exists()
 
 
@@ -43,12 +44,12 @@ def test_a_process_is_ended_with_what_it_started_and_nothing_else_is(tmp_path):
 
 
 @pytest.mark.parametrize(("nodes", "alone"), [(3, True), (4, False)])
-def test_the_next_steps_suit_the_nodes_and_the_installation(tmp_path, monkeypatch, nodes, alone):
+def test_the_next_steps_suit_the_number_of_nodes(tmp_path, nodes, alone):
     federation = Federation(tmp_path)
     federation.settings["ports"] = {"superlink": 1, "proxy": 2}
     federation.settings["nodes"] = {f"site-{i}": {"data": ""} for i in range(nodes)}
     assert ("min-cluster-size=1" in federation.next_steps()) is alone
-    assert "CLONE" not in federation.next_steps()
-    monkeypatch.setattr("cflower.deployment.federation.PROJECT", tmp_path)
-    assert "run CLONE federation" in federation.next_steps()
-    assert "CLONE: a clone of cflower" in federation.next_steps()
+
+
+def test_the_script_lists_its_commands():
+    assert {"up", "status", "down"} <= set(script("federation.py", "--help").split())

@@ -7,6 +7,7 @@ import ssl
 import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from deployment.federation import Federation
 from flwr.cli.build import build_fab_from_files
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -21,8 +22,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from cflower.deployment.federation import Federation
-from tests.command import needs_nginx
+from tests.deployment.nginx import needs_nginx
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,5 +1,3 @@
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 import torch
@@ -12,12 +10,7 @@ from cflower.exporting import files
 from cflower.exporting.files import WindowMax, check_format, logits_of, write_model
 from cflower.learning.models import build_model
 from tests.algorithm.planted import laws
-from tests.command import in_new_process
-
-WITHOUT_ONNX = [name for name in files.NEEDED["onnx"] if find_spec(name) is None]
-needs_onnx = pytest.mark.skipif(
-    bool(WITHOUT_ONNX), reason=f"the extra 'export' is not installed: {', '.join(WITHOUT_ONNX)}"
-)
+from tests.exporting.onnx_packages import needs_onnx
 
 
 @laws
@@ -29,45 +22,32 @@ def test_window_max_is_adaptive_pooling(height, width, outputs, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file_format", ["torchscript", pytest.param("onnx", marks=needs_onnx)])
-def test_a_file_answers_as_the_model_for_any_batch(tmp_path, file_format):
+@needs_onnx
+def test_a_file_answers_as_the_model_for_any_batch(tmp_path):
     shape = (1, 28, 28)  # 14 pixels are not pooled to 4 in equal steps: ONNX cannot
     model = build_model("cnn", shape, 10, seed=0).eval()
-    write_model(model, tmp_path / "model", file_format, shape, {})
+    write_model(model, tmp_path / "model", "onnx", shape, {})
     for batch in (1, 2, 17):
         inputs = torch.rand(batch, *shape)
         with torch.no_grad():
             expected = model(inputs).numpy()
-        answers = logits_of(tmp_path / "model", file_format, inputs)
+        answers = logits_of(tmp_path / "model", inputs)
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
 @pytest.mark.slow
+@needs_onnx
 def test_a_file_with_other_answers_is_refused(tmp_path, monkeypatch):
     model = build_model("mlp", (4,), 3, seed=0).eval()
     monkeypatch.setattr(files, "logits_of", lambda *_: np.zeros((1, 3)))
     with pytest.raises(ExportError, match="its logits differ by more than"):
-        write_model(model, tmp_path / "model", "torchscript", (4,), {})
+        write_model(model, tmp_path / "model", "onnx", (4,), {})
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
-    check_format("torchscript")
+    check_format("safetensors")
     with pytest.raises(ExportError, match=r"pip install onnxruntime, or choose"):
         check_format("onnx")
     with pytest.raises(ConfigError, match="format = 'onx' is not known: did you mean 'onnx'"):
         check_format("onx")
-
-
-@pytest.mark.slow
-def test_a_torchscript_file_needs_no_cflower(tmp_path):
-    model = build_model("mlp", (4,), 3, seed=0).eval()
-    write_model(model, tmp_path / "model.pt", "torchscript", (4,), {})
-    code = (
-        "import sys, torch; model = torch.jit.load('model.pt'); print(*model(torch.ones(1, 4))[0]."
-        "tolist()); assert not any(name.startswith('cflower') for name in sys.modules)"
-    )
-    logits = in_new_process(code, cwd=tmp_path).split()
-    with torch.no_grad():
-        expected = model(torch.ones(1, 4))[0].numpy()
-    np.testing.assert_allclose([float(x) for x in logits], expected, atol=1e-5)

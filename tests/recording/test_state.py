@@ -1,6 +1,7 @@
 """When a run writes its whole state, and that nothing of it is lost in between."""
 
 import os
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -100,3 +101,26 @@ def test_a_run_goes_on_exactly_after_any_checkpoint(tmp_path, monkeypatch):
     resumed, _ = run(tmp_path / "cut", resume=cut.name, say=said.append)
     assert f"Going on after round {whole.summary['splits'][0]['round']}." in said
     assert content_of(resumed.path) == content_of(whole.path)
+
+
+@pytest.mark.parametrize("stop_after", [99, 9])
+def test_the_report_reloads_itself_until_the_run_ends_or_is_interrupted(
+    stop_after, tmp_path, monkeypatch
+):
+    class Read(Watch):
+        def on_round(self, report):
+            live.append(reloads(self.recorder.path))
+            super().on_round(report)
+
+    def reloads(path):
+        return "location.reload()" in (path / "report.html").read_text()
+
+    live: list[bool] = []
+    monkeypatch.setattr(f"{__name__}.Watch", Read)
+    monkeypatch.setattr(recorder_module, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(recorder_module, "REPORT_TIMES", 0)
+    with pytest.raises(KeyboardInterrupt) if stop_after == 9 else nullcontext():
+        run(tmp_path, stop_after=stop_after)
+    assert live == [True] * min(stop_after, 12)
+    (folder,) = tmp_path.iterdir()
+    assert not reloads(folder)

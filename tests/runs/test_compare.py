@@ -4,7 +4,6 @@ from shutil import copytree
 
 import pytest
 
-from cflower.cli.curves import curves_page
 from cflower.errors import ConfigError
 from cflower.runs.compare import comparison_table, differing, grouped, pairs
 from cflower.runs.record import RunRecord
@@ -108,13 +107,3 @@ def test_runs_that_differ_in_the_seed_only_are_one_column(run, tmp_path):
     assert ["3", "runs", "eps"] in rows and ["seed", "0,", "1,", "2", "0"] in rows
     (mean,) = (row for row in rows if row[:1] == ["mean"])
     assert mean == ["mean", "86.9%", "±", "6.0", "90.3%*"]
-
-
-def test_the_curves_of_groups_have_bands(run, tmp_path):
-    other = RunRecord.read(made_up_run(tmp_path / "a<b>", seed=1))
-    third = RunRecord.read(made_up_run(tmp_path / "c", eps1=0.5, rounds=15))
-    page = curves_page(grouped([run, other, third]))
-    assert page.count("<polyline") == page.count("<polygon") == 2
-    assert "Accuracy of 3 runs by round" in page and "eps1=0.5" in page
-    alone = curves_page([[other], [run]])
-    assert "seed=1" in alone and "<b>" not in alone

@@ -1,13 +1,10 @@
 """Trials, moves, baselines and groups on the page, in Chromium."""
 
-import threading
-
 import pytest
 
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
 from cflower.runs.report.content import page_content
-from cflower.runs.watch import ReportServer
 from tests.runs.chromium import IN_CHROMIUM, Visit
 from tests.runs.folders import MOVES, edited, made_up_run, with_trial
 
@@ -97,33 +94,38 @@ def test_baselines_have_their_lines_by_round(opened):
     assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
 
 
-def test_watching_keeps_what_was_set_and_goes_on_until_the_baselines_are_there(browser, tmp_path):
+def test_a_page_of_a_run_that_goes_on_reloads_itself_and_keeps_what_was_set(browser, tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.8, "isolated": 0.75})
     summary, rounds = run / "summary.json", run / "rounds.jsonl"
     last, lines = summary.read_text(), rounds.read_text().splitlines(keepends=True)
     with edited(summary) as content:
         content |= {"baselines": dict.fromkeys(content["baselines"]), "finished": False}
     rounds.write_text("".join(lines[:10]))
-    with ReportServer(run) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        with Visit(browser, server.url) as visit:
-            assert visit.texts("#compared dd").count("measured next") == 2
-            visit.page.locator("#why summary").first.click()
-            visit.page.locator("#client-table thead button").first.click()
-            visit.page.fill("#search", "client-1")
-            rounds.write_text("".join(lines))
-            visit.page.locator("#facts span", has_text="20 rounds of 20").wait_for(timeout=15_000)
-            assert visit.page.locator("#why .change[open]").count() == 1
-            assert visit.page.locator("#client-table thead th").first.inner_text() == "client ↓"
-            summary.write_text(last)
-            visit.page.locator("#compared .against").first.wait_for(timeout=15_000)
-            assert "measured next" not in visit.texts("#compared dd")
-            assert visit.page.locator("#scores .baseline").count() == 2
-            assert visit.page.evaluate("document.activeElement.id") == "search"
-            assert "Measured: conventional FL" in visit.text("#status")
-            asked = {url.removeprefix(server.url) for url in visit.requests}
-            assert asked <= {"", "content", "data:,"}
-        server.shutdown()
+    with Visit(browser, write_report(run, live=True).as_uri()) as visit:
+        assert visit.texts("#compared dd").count("measured next") == 2
+        assert "this page reloads itself" in visit.text(".brand")
+        visit.page.locator("#client-table thead button").first.click()
+        visit.page.fill("#search", "client-1")
+        visit.page.locator("#why summary").first.click()
+        place = visit.page.evaluate("scrollY")
+        assert place > 500
+        rounds.write_text("".join(lines))
+        write_report(run, live=True)
+        visit.page.locator("#facts span", has_text="20 rounds of 20").wait_for(timeout=30_000)
+        visit.page.wait_for_function(f"Math.abs(scrollY - {place}) < 100")
+        assert visit.page.locator("#why .change[open]").count() == 1
+        assert visit.page.locator("#client-table thead th").first.inner_text() == "client ↓"
+        assert visit.page.input_value("#search") == "client-1"
+        summary.write_text(last)
+        write_report(run)
+        visit.page.locator("#compared .against").first.wait_for(timeout=30_000)
+        assert "measured next" not in visit.texts("#compared dd")
+        assert visit.page.locator("#scores .baseline").count() == 2
+        loaded = len(visit.requests)
+        visit.page.wait_for_timeout(11_000)
+        assert len(visit.requests) == loaded
+        assert "reloads itself" not in visit.text(".brand")
+        assert all(url.startswith(("file:", "data:")) for url in visit.requests)
 
 
 def test_what_differs_between_the_clusters(browser, tmp_path):

@@ -10,11 +10,12 @@ from cflower.runs.writing import replace_file
 REPORT = "report.html"
 
 
-def write_report(run: Path, metric: str = "") -> Path:
+def write_report(run: Path, metric: str = "", *, live: bool = False) -> Path:
     """Write a run's page into its folder; ``metric`` as in `RunRecord.read`.
 
-    Raises a `RunFolderError` if a file is damaged.
+    A ``live`` page reloads itself, for a run that goes on. Raises a `RunFolderError` if a file is
+    damaged.
     """
     path, content = run / REPORT, page_content(RunRecord.read(run, metric))
-    replace_file(path, page(content).encode(), lasting=False)
+    replace_file(path, page(content, live=live).encode(), lasting=False)
     return path

@@ -15,7 +15,6 @@ JOINED = Path(__file__).with_name("page.json")
 
 
 def sources() -> dict[str, str]:
-    """The text of every source file by its name."""
     paths = sorted(chain.from_iterable(map(SOURCES.glob, ("*.js", "*.css", "*.html"))))
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 

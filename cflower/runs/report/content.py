@@ -90,7 +90,7 @@ def about(run: RunRecord) -> dict[str, Any]:
     splits = [split.round for split in summary.lasting]
     return {
         "id": run.name,
-        "labels": [run.begun.app, run.begun.name, *run.begun.tags],
+        "labels": [run.begun.app, run.begun.name],
         "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
         "remarks": " ".join(remarks(summary)),
         "kind": run.settings["method"],

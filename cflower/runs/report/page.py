@@ -23,9 +23,9 @@ SCRIPTS = (
 def page(content: dict[str, Any], *, live: bool = False) -> str:
     """The whole HTML document with the result of `page_content`.
 
-    A ``live`` page asks its server for newer content, as `cflower watch` has it.
+    A ``live`` page reloads itself, for a run that goes on.
     """
-    scripts = [*SCRIPTS[:-1], "watch", SCRIPTS[-1]] if live else SCRIPTS
+    scripts = [*SCRIPTS, "reload"] if live else SCRIPTS
     # One scope for all parts: nothing on the page can be reached from outside.
     body = "\n".join(parts()[f"{name}.js"] for name in scripts)
     script = f"(() => {{\n'use strict';\n{body}}})();\n"
@@ -33,7 +33,7 @@ def page(content: dict[str, Any], *, live: bool = False) -> str:
     allowed = f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}"
     values = {
-        "policy": policy + ("; connect-src 'self'" if live else ""),
+        "policy": policy,
         "title": escape(f"{content['run']['id']} · cflower"),
         "style": parts()["style.css"],
         "content": in_script(content),

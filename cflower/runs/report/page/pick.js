@@ -62,7 +62,7 @@ function writeAddress() {
   const params = { cluster: state.cluster, round: state.round, client: state.client === null ? null : clientName(state.client),
     search: state.search, sort: sort === 'name' ? '' : sort, matrix: state.matrix, from: state.from > 1 ? state.from : null, at: state.at };
   const set = Object.entries(params).filter(([, value]) => known(value) && value !== '');
-  history.replaceState(null, '', `#${new URLSearchParams(set.map(([key, value]) => [key, String(value)]))}`);
+  history.replaceState(history.state, '', `#${new URLSearchParams(set.map(([key, value]) => [key, String(value)]))}`);
 }
 
 // Every heading is an address of its own.

@@ -33,4 +33,6 @@ addEventListener('hashchange', () => {
 themed();
 drawAnchors();
 drawAll(JSON.parse(byId('content').textContent));
-byId(`${state.at}-title`)?.scrollIntoView();
+// The browser keeps the place of a page that is loaded again.
+const again = performance.getEntriesByType('navigation')[0]?.type === 'reload';
+if (!again) byId(`${state.at}-title`)?.scrollIntoView();

@@ -19,10 +19,10 @@ function drawWhy() {
     personalPanel());
 }
 
-// What was opened stays open when the page is drawn anew; so does the picked cluster.
-const opened = new Set();
+// What was opened stays open when the page is drawn anew or loaded again; so does the picked cluster.
+const opened = new Set(history.state?.opened);
 const panel = (name, summary, ...content) => html('details', { class: `change${name && state.cluster === name ? ' chosen' : ''}`, open: (name && state.cluster === name) || opened.has(summary),
-  ontoggle: (event) => opened[event.target.open ? 'add' : 'delete'](summary) }, html('summary', {}, name && swatch(colorOf(name)), summary), ...content);
+  ontoggle: (event) => { opened[event.target.open ? 'add' : 'delete'](summary); history.replaceState({ opened: [...opened] }, ''); } }, html('summary', {}, name && swatch(colorOf(name)), summary), ...content);
 
 function splitPanel(cluster) {
   const lines = look.lines.get(cluster.name) ?? [];

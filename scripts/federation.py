@@ -1,17 +1,20 @@
-"""`cflower federation`: a real federation on this one machine, for trying out."""
+"""A real federation on this one machine, for trying out: ``python scripts/federation.py up``.
+
+``status`` shows its processes, ``down`` ends them. docs/guide/deployment.md explains what they are.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from cflower.deployment.federation import Federation
+from command import start
+from deployment.federation import Federation
 
 app = typer.Typer(
     help="A SuperLink and SuperNodes on this one machine, for trying out: up, status, down.",
     no_args_is_help=True,
-    suggest_commands=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
 Folder = Annotated[Path, typer.Option("--dir", help="Folder of the federation.")]
 DEFAULT_DIR = Path("~/.cache/cflower/federation")
@@ -35,23 +38,20 @@ def up(
     data folders every SuperNode gets handwritten digits, upside down for every second one.
     """
     folders = data or []
-    federation_in(folder).up(nodes or (0 if folders else 4), folders, insecure)
+    Federation(folder).up(nodes or (0 if folders else 4), folders, insecure)
 
 
 @app.command()
 def status(folder: Folder = DEFAULT_DIR) -> None:
     """Show which of its processes are running."""
-    federation_in(folder).print_status()
+    Federation(folder).print_status()
 
 
 @app.command()
 def down(folder: Folder = DEFAULT_DIR) -> None:
     """End exactly the processes that `up` started."""
-    federation_in(folder).down()
+    Federation(folder).down()
 
 
-def federation_in(folder: Path) -> "Federation":
-    """The federation of a folder."""
-    from cflower.deployment.federation import Federation
-
-    return Federation(folder)
+if __name__ == "__main__":
+    start(app)

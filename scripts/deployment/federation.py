@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cflower.deployment.materials import CLASSES, make_certificates, make_data, make_key
-from cflower.deployment.processes import BIN, Process, accepts, free_port, output_of
-from cflower.deployment.proxy import nginx, proxy_command, site
 from cflower.errors import FederationError
+from deployment.materials import CLASSES, make_certificates, make_data, make_key
+from deployment.processes import BIN, Process, accepts, free_port, output_of
+from deployment.proxy import nginx, proxy_command, site
 
 PROJECT = Path(__file__).parents[2]
-"""The folder of cflower's own app, if cflower runs from its source."""
+"""The clone, whose folder is cflower's own app."""
 NAME = "federation"
 """Name of the connection in Flower's config.toml."""
 PATIENCE = 150.0
@@ -198,14 +198,11 @@ class Federation:
         config += f" num-server-rounds=8 {SETTINGS}"
         if len(self.nodes) < 4:
             config += " min-cluster-size=1"
-        app, where = shlex.quote(str(PROJECT)), ""
-        if not (PROJECT / "pyproject.toml").is_file():
-            app, where = "CLONE", " (CLONE: a clone of cflower, whose folder is the app)"
         commands = (
             f"export FLWR_HOME={shlex.quote(str(self.folder / 'flwr-home'))}",
-            f'{BIN / "flwr"} run {app} {NAME} --stream -c "{config}"',
+            f'{BIN / "flwr"} run {shlex.quote(str(PROJECT))} {NAME} --stream -c "{config}"',
             f"{BIN / 'flwr'} ls {NAME}",
             f"{BIN / 'flwr'} stop RUN_ID {NAME}",
             f"{BIN / 'cflower'} show",
         )
-        return "\n  ".join((f"\nNext{where}:", *commands))
+        return "\n  ".join(("\nNext:", *commands))
