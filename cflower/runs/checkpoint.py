@@ -283,6 +283,8 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return {"array": put(value)}
+    if isinstance(value, np.generic):  # such as what a criterion of the app remembers
+        return value.item()
     if kind in ENUMS:
         return {kind: str(value)}
     if isinstance(value, Mapping):

@@ -48,6 +48,31 @@ def test_an_app_without_cflower_is_tried_with_every_method(tmp_path):
     assert "conventional FL, then each client alone" in output_of("show", run)
 
 
+SUBCLASS = """\
+from cflower import ClusteredFL
+
+class Mine(ClusteredFL):
+    def __init__(self, decay):
+        super().__init__()
+        self.decay = decay
+
+    def configure_train(self, server_round, arrays, config, grid):
+        config["lr"] = self.decay**server_round
+        return super().configure_train(server_round, arrays, config, grid)
+
+"""
+SAYS_LR = """assert 0 < message.content["config"]["lr"] <= 0.9"""
+
+
+def test_a_strategy_with_an_init_of_its_own_is_tried_with_every_method(tmp_path):
+    server = SERVER.replace("app = ServerApp()", SUBCLASS + "app = ServerApp()")
+    server = server.replace("FedAvg().start(", "Mine(0.9).start(")
+    app = flower_app(tmp_path, "sub", server=server, measures=MEASURED, before_training=SAYS_LR)
+    result = tried(app, tmp_path, "--clients", 4, "-c", "num-server-rounds=10")
+    assert list(result) == ["advice", "isolated", "federated", "tuned", "own"]
+    assert {one["trainings"] for key, one in result.items() if key != "advice"} >= {10}
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 12, 24, 40])
 def test_every_method_has_the_same_number_of_trainings(rounds, tmp_path):
     app = flower_app(tmp_path, f"rounds{rounds}", measures=MEASURED)
