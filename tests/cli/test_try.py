@@ -142,6 +142,21 @@ def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
     assert "each client alone" in out and "\nUse " in out.replace("\n\n", "\n")
 
 
+def test_the_report_is_there_where_clusters_share_no_class_or_it_is_not_named(
+    tmp_path, monkeypatch
+):
+    config = "num-server-rounds=10 dataset-size=600 model='linear' shift='label-subset' "
+    config += "num-groups=2 missing-labels='0,1,2,3,4;5,6,7,8,9'"
+    options = "-c", config, "--clients", 10, "--out", tmp_path
+    report = output_of("try", *options).split("Report: ")[1].strip()
+    assert Path(report).is_file()
+    assert "2 clusters" in output_of("show", Path(report).parent)
+    monkeypatch.setattr("cflower.recording.recorder.write_report", lambda run: 1 / 0)
+    out = output_of("try", *options)
+    assert "No report was written: `cflower report " in out
+    assert "Report: " not in out
+
+
 def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
     values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
     run = RunRecord(with_personal_step(made_up_run(tmp_path / "a", clients=40, baselines=values)))
