@@ -93,17 +93,19 @@ def test_an_invalid_group_is_ignored(tmp_path, caplog):
     assert HOSTILE in caplog.text and "group is" in caplog.text
 
 
-def test_one_client_alone_does_not_give_a_rand_index(tmp_path):
+@pytest.mark.parametrize(("reporting", "index"), [(0, False), (1, False), (3, False), (4, True)])
+def test_a_rand_index_needs_the_groups_of_most_clients(tmp_path, reporting, index):
     class Plain(Hostile):
         def _evaluate(self, message, context):
             reply = super()._evaluate(message, context)
-            if context.node_config["partition-id"] < 5:
+            if context.node_config["partition-id"] >= reporting:
                 del reply.content[FACTS]
             return reply
 
     _, folder = run(tmp_path, rounds=2, kind=Plain)
     summary = is_readable(folder)
-    assert summary["groups"] is None and summary["adjusted_rand_index"] is None
+    assert (summary["groups"] is not None) is index
+    assert (summary["adjusted_rand_index"] is not None) is index
 
 
 @pytest.mark.parametrize(
