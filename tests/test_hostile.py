@@ -10,7 +10,9 @@ from cflower.algorithm.criteria import NeverSplit
 from cflower.messages.client_names import FACTS
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
+from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, run_view
+from tests.command import output_of
 from tests.run_content import read_json
 from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
@@ -62,7 +64,8 @@ def is_readable(folder):
 def reported(**facts):
     def change(content):
         record = content.config_records.get(FACTS) or ConfigRecord()
-        content[FACTS] = ConfigRecord({**record, **facts})
+        changed = {**record, **facts}
+        content[FACTS] = ConfigRecord({k: v for k, v in changed.items() if v is not None})
 
     return change
 
@@ -85,6 +88,46 @@ def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, ca
     assert len(summary["clients"]) == 5
     (problem,) = [r for r in caplog.records if "cannot take part" in r.getMessage()]
     assert next(iter(facts)) in problem.getMessage() and problem.getMessage().isprintable()
+
+
+IMAGES = {"sample-images": b"\1" * 8, "sample-shape": [2, 2, 1], "sample-labels": [0, 1]}
+MEANS = {"mean-examples": b"\0" * 16, "mean-shape": [1, 4]}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"label-counts": None},
+        {"label-counts": [2, 1], **IMAGES, "sample-images": b"", "sample-shape": [0, 0, 1]},
+        {"label-counts": [2, 1], "mean-examples": b"\0" * 16},
+        {
+            "label-counts": [2**53, 2**53],
+            **IMAGES,
+            "mean-examples": b"\xff" * 16,
+            "mean-shape": [4, 1],
+        },
+        {"label-counts": [0, 0], **MEANS},
+        {"input-shape": [2**53, 2**53], "client-id": "a"},  # the first one
+        {"class-names": ["x"] * 3, "label-counts": [1, 1, 1], "client-id": "a"},
+    ],
+)
+def test_what_a_client_says_of_its_data_is_refused_or_can_be_shown(facts, tmp_path):
+    class Described(Hostile):
+        def _answer(self, message, context):
+            reply = super()._answer(message, context)
+            usual = {"class-names": ["a", "b"], "label-counts": [3, 4], "input-shape": [1, 2, 2]}
+            return reported(**usual, **IMAGES)(reply.content) or reply
+
+    _, folder = run(tmp_path, kind=Described, facts=reported(**facts))
+    is_readable(folder)
+    record = RunRecord(folder)
+    assert record.data_spec == ((1, 2, 2), ("a", "b"))  # those of most clients
+    content = page_content(record)
+    assert content["failed"] == {}
+    assert content["data"]["classes"] == ["a", "b"]
+    for command in ("list", "show", "explain"):
+        where = ["--runs", tmp_path] if command == "list" else [folder]
+        assert output_of(command, *where)
 
 
 def test_an_invalid_group_is_ignored(tmp_path, caplog):

@@ -16,7 +16,7 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
-from cflower.messages.data_spec import DataSpec
+from cflower.messages.data_spec import most_common
 from cflower.ordering import listed
 from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
@@ -337,14 +337,17 @@ class Recorder(Observer):
         )
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
+        """Write ``examples.json`` and ``clients.json`` if the clients described their data.
+
+        Shape and class names are those of most of them.
+        """
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write(Examples.of(DataSpec.of(described[0])))
+            self._write(Examples.of(most_common(described)))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
-            classes = next(iter(facts.values())).get("class-names", [])
-            self._write(ClientsData(class_names=list(classes), clients=clients), indent=None)
+            classes = list(most_common(facts[name] for name in clients).class_names)
+            self._write(ClientsData(class_names=classes, clients=clients), indent=None)
 
     def _write_summary(
         self, num_rounds: int, report: RoundReport | FinalReport, *, lasting: bool = True
