@@ -59,7 +59,7 @@ def schema() -> "TypeAdapter[dict[str, Any]]":
         "problem": text,
         "num-partitions": Annotated[whole, Field(ge=1, le=10**6)],
         "num-examples": whole,
-        "input-shape": Annotated[wholes, Field(max_length=32)],
+        "input-shape": Annotated[list[Annotated[whole, Field(ge=1)]], Field(max_length=32)],
         "class-names": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
         "evaluates-way": bool,
         ADAPTS: bool,

@@ -17,6 +17,7 @@ from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
 from cflower.messages.data_spec import most_common
+from cflower.ordering import line as one_line
 from cflower.ordering import listed
 from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
@@ -26,6 +27,7 @@ from cflower.recording.summary import RunSoFar
 from cflower.runs.baselines import BASELINES, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
+from cflower.runs.reading import SUBFOLDERS, check_folder, read_file
 from cflower.runs.records import (
     BaselineLine,
     ClientsData,
@@ -140,7 +142,8 @@ class Recorder(Observer):
         self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
         labels = {"app": app or app_name(), "name": name or ""}
-        self._labels = {k: str(v) for k, v in labels.items()} | {"tags": list(map(str, tags))}
+        self._labels: dict[str, Any] = {k: one_line(v) for k, v in labels.items()}
+        self._labels["tags"] = list(map(one_line, tags))
         self.baselines: dict[str, BaselineLine | None] | None = None
         self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
@@ -170,6 +173,8 @@ class Recorder(Observer):
         try:
             with ExitStack() as lock:  # it is released if the run is refused
                 self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+                for folder in SUBFOLDERS:
+                    check_folder(self.path / folder)
                 lock.enter_context(locked(self.path))
                 if self._resumes:
                     checkpoint = self._resumed(record)
@@ -318,7 +323,7 @@ class Recorder(Observer):
         self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():
-            whole = path.read_bytes()[: self._checkpoints.refer_to(File.ROUNDS, b"")]
+            whole = read_file(path)[: self._checkpoints.refer_to(File.ROUNDS, b"")]
             replace_file(path, whole)
         self._write(tree_record(checkpoint.state))
         for line in read_lines(path):

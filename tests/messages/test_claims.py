@@ -35,7 +35,7 @@ INVALID = {
     "problem": [5],
     "num-partitions": ["many", [1, 2], 0, 10**9],
     "num-examples": ["x", "a" * 5_000_000],
-    "input-shape": [5, [1.5], [-1, 8]],
+    "input-shape": [5, [1.5], [-1, 8], [0]],
     "class-names": [5, [1, 2, 3], ["a" * 1000], ["a"] * (MOST_ITEMS + 1)],
     "evaluates-way": [1],
     "label-counts": [5, [1, 2, 3]],

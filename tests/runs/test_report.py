@@ -126,9 +126,7 @@ def test_a_folder_of_which_no_report_can_be_made_is_refused_in_one_sentence(tmp_
     run = made_up_run(tmp_path / "run")
     with edited(run / "config.json") as config:
         del config["settings"]["method"]
-    assert "The report of the run run cannot be made (KeyError('method')): " in error_of(
-        "report", run
-    )
+    assert f"{run} is damaged (KeyError: 'method'). " in error_of("report", run)
 
 
 def test_names_with_markup_end_up_as_data_only(tmp_path):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cflower.errors import CFlowerError, RunFolderError
+from cflower.runs.reading import outside
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import page
@@ -16,15 +16,8 @@ def write_report(run: Path, metric: str = "") -> Path:
 
     Raises a `RunFolderError` if a file is damaged.
     """
-    record, path = RunRecord.read(run, metric), run / REPORT
-    try:
-        text = page(page_content(record))
-    except CFlowerError:
-        raise
-    except Exception as error:  # a file from outside can be wrong in any way
-        raise RunFolderError(
-            f"The report of the run {record.name} cannot be made ({error!r}): its files do not fit "
-            "each other. Copy the whole run folder again."
-        ) from error
+    path = run / REPORT
+    with outside(run):
+        text = page(page_content(RunRecord.read(run, metric)))
     replace_file(path, text.encode(), lasting=False)
     return path
