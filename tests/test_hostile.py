@@ -1,5 +1,6 @@
 """No client stops the run of the others, or makes the run folder unreadable."""
 
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -208,3 +209,59 @@ def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
     assert "numbers of examples are far above the median" in caplog.text
     ignored = any("Implausible" in text and "partition-9" in text for text in caplog.messages)
     assert ignored is not plausible
+
+
+def greedy(**metrics):
+    """A client that also sends these metrics, each under a new name in every round."""
+
+    def change(content):
+        change.number = getattr(change, "number", 0) + 1
+        named = {f"{change.number}-{name}": value for name, value in metrics.items()}
+        content["metrics"] = MetricRecord({**content["metrics"], **named})
+
+    return change
+
+
+GREEDY = {
+    "too many numbers": {f"list-{i}": [0.5] * 1000 for i in range(11)},
+    "lists": {f"list-{i}": [0.5] * 1000 for i in range(9)},
+    "names": {f"{i}-{'n' * 180}": 0.5 for i in range(990)},
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY)
+def test_what_one_client_sends_alone_is_neither_kept_nor_read_for_ever(kind, tmp_path, caplog):
+    strategy, folder = run(tmp_path, rounds=24, trained=greedy(**GREEDY[kind]))
+    is_readable(folder)
+    assert (folder / "rounds.jsonl").stat().st_size < 200_000  # 24 rounds of six clients
+    assert not [name for name in strategy.final_report.by_round[3] if "-" in name]
+    reason = strategy.failures.excluded[HOSTILE]
+    if kind == "too many numbers":
+        assert "has more than 10,000 numbers in its metrics" in reason
+    else:
+        assert "is not read: its replies took 1." in reason
+        assert "Metrics that no other client sends are ignored: 1-" in caplog.text
+        assert {frozenset(f"partition-{i}" for i in range(3))} <= clusters_of(strategy)
+
+
+@pytest.mark.parametrize("fields", [10**5, 10**6])
+def test_a_long_dtype_is_not_parsed(fields, tmp_path):
+    def change(content):
+        content["arrays"]["w"].dtype = ",".join(["f4"] * fields)
+
+    began = time.monotonic()
+    strategy, _ = run(tmp_path, rounds=2, trained=change)
+    assert strategy.failures.problems == {HOSTILE: 2}
+    assert time.monotonic() - began < 20  # a million fields took NumPy 30 s for each reply
+
+
+def test_the_metrics_that_two_clients_send_are_kept(tmp_path):
+    class Two(Hostile):
+        def _train(self, message, context):
+            reply = super()._train(message, context)
+            if context.node_config["partition-id"] in (1, 4):
+                measured(recall=0.5)(reply.content)
+            return reply
+
+    strategy, _ = run(tmp_path, rounds=2, kind=Two)
+    assert strategy.final_report.by_round[2]["recall"] == 0.5
