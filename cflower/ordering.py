@@ -19,7 +19,7 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     ['partition-2', 'partition-10']
     """
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    order = ((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts)
+    order = ((0, int(p), "") if p.isdecimal() and len(p) < 99 else (1, 0, p) for p in parts)
     return (*order, (-1, 0, name))  # the name itself distinguishes 7 from 007
 
 

@@ -1,5 +1,6 @@
 """No client stops the run of the others, or makes the run folder unreadable."""
 
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,9 @@ from cflower.algorithm.criteria import NeverSplit
 from cflower.messages.client_names import FACTS
 from cflower.runs.record import RunRecord
 from cflower.runs.report import write_report
+from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, run_view
+from tests.command import output_of
 from tests.run_content import read_json
 from tests.strategy.quadratics import CRITERION, Quadratics, clusters_of, initial_arrays
 
@@ -62,7 +65,8 @@ def is_readable(folder):
 def reported(**facts):
     def change(content):
         record = content.config_records.get(FACTS) or ConfigRecord()
-        content[FACTS] = ConfigRecord({**record, **facts})
+        changed = {**record, **facts}
+        content[FACTS] = ConfigRecord({k: v for k, v in changed.items() if v is not None})
 
     return change
 
@@ -87,23 +91,65 @@ def test_a_client_with_invalid_facts_is_refused_and_no_other(facts, tmp_path, ca
     assert next(iter(facts)) in problem.getMessage() and problem.getMessage().isprintable()
 
 
+IMAGES = {"sample-images": b"\1" * 8, "sample-shape": [2, 2, 1], "sample-labels": [0, 1]}
+MEANS = {"mean-examples": b"\0" * 16, "mean-shape": [1, 4]}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"label-counts": None},
+        {"label-counts": [2, 1], **IMAGES, "sample-images": b"", "sample-shape": [0, 0, 1]},
+        {"label-counts": [2, 1], "mean-examples": b"\0" * 16},
+        {
+            "label-counts": [2**53, 2**53],
+            **IMAGES,
+            "mean-examples": b"\xff" * 16,
+            "mean-shape": [4, 1],
+        },
+        {"label-counts": [0, 0], **MEANS},
+        {"input-shape": [2**53, 2**53], "client-id": "a"},  # the first one
+        {"class-names": ["x"] * 3, "label-counts": [1, 1, 1], "client-id": "a"},
+    ],
+)
+def test_what_a_client_says_of_its_data_is_refused_or_can_be_shown(facts, tmp_path):
+    class Described(Hostile):
+        def _answer(self, message, context):
+            reply = super()._answer(message, context)
+            usual = {"class-names": ["a", "b"], "label-counts": [3, 4], "input-shape": [1, 2, 2]}
+            return reported(**usual, **IMAGES)(reply.content) or reply
+
+    _, folder = run(tmp_path, kind=Described, facts=reported(**facts))
+    is_readable(folder)
+    record = RunRecord(folder)
+    assert record.data_spec == ((1, 2, 2), ("a", "b"))  # those of most clients
+    content = page_content(record)
+    assert content["failed"] == {}
+    assert content["data"]["classes"] == ["a", "b"]
+    for command in ("list", "show", "explain"):
+        where = ["--runs", tmp_path] if command == "list" else [folder]
+        assert output_of(command, *where)
+
+
 def test_an_invalid_group_is_ignored(tmp_path, caplog):
     _, folder = run(tmp_path, closing=reported(group=[1, 2]))
     assert HOSTILE not in is_readable(folder)["groups"]
     assert HOSTILE in caplog.text and "group is" in caplog.text
 
 
-def test_one_client_alone_does_not_give_a_rand_index(tmp_path):
+@pytest.mark.parametrize(("reporting", "index"), [(0, False), (1, False), (3, False), (4, True)])
+def test_a_rand_index_needs_the_groups_of_most_clients(tmp_path, reporting, index):
     class Plain(Hostile):
         def _evaluate(self, message, context):
             reply = super()._evaluate(message, context)
-            if context.node_config["partition-id"] < 5:
+            if context.node_config["partition-id"] >= reporting:
                 del reply.content[FACTS]
             return reply
 
     _, folder = run(tmp_path, rounds=2, kind=Plain)
     summary = is_readable(folder)
-    assert summary["groups"] is None and summary["adjusted_rand_index"] is None
+    assert (summary["groups"] is not None) is index
+    assert (summary["adjusted_rand_index"] is not None) is index
 
 
 @pytest.mark.parametrize(
@@ -163,3 +209,59 @@ def test_no_client_decides_the_mean_of_all(value, tmp_path, caplog):
     assert "numbers of examples are far above the median" in caplog.text
     ignored = any("Implausible" in text and "partition-9" in text for text in caplog.messages)
     assert ignored is not plausible
+
+
+def greedy(**metrics):
+    """A client that also sends these metrics, each under a new name in every round."""
+
+    def change(content):
+        change.number = getattr(change, "number", 0) + 1
+        named = {f"{change.number}-{name}": value for name, value in metrics.items()}
+        content["metrics"] = MetricRecord({**content["metrics"], **named})
+
+    return change
+
+
+GREEDY = {
+    "too many numbers": {f"list-{i}": [0.5] * 1000 for i in range(11)},
+    "lists": {f"list-{i}": [0.5] * 1000 for i in range(9)},
+    "names": {f"{i}-{'n' * 180}": 0.5 for i in range(990)},
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY)
+def test_what_one_client_sends_alone_is_neither_kept_nor_read_for_ever(kind, tmp_path, caplog):
+    strategy, folder = run(tmp_path, rounds=24, trained=greedy(**GREEDY[kind]))
+    is_readable(folder)
+    assert (folder / "rounds.jsonl").stat().st_size < 200_000  # 24 rounds of six clients
+    assert not [name for name in strategy.final_report.by_round[3] if "-" in name]
+    reason = strategy.failures.excluded[HOSTILE]
+    if kind == "too many numbers":
+        assert "has more than 10,000 numbers in its metrics" in reason
+    else:
+        assert "is not read: its replies took 1." in reason
+        assert "Metrics that no other client sends are ignored: 1-" in caplog.text
+        assert {frozenset(f"partition-{i}" for i in range(3))} <= clusters_of(strategy)
+
+
+@pytest.mark.parametrize("fields", [10**5, 10**6])
+def test_a_long_dtype_is_not_parsed(fields, tmp_path):
+    def change(content):
+        content["arrays"]["w"].dtype = ",".join(["f4"] * fields)
+
+    began = time.monotonic()
+    strategy, _ = run(tmp_path, rounds=2, trained=change)
+    assert strategy.failures.problems == {HOSTILE: 2}
+    assert time.monotonic() - began < 20  # a million fields took NumPy 30 s for each reply
+
+
+def test_the_metrics_that_two_clients_send_are_kept(tmp_path):
+    class Two(Hostile):
+        def _train(self, message, context):
+            reply = super()._train(message, context)
+            if context.node_config["partition-id"] in (1, 4):
+                measured(recall=0.5)(reply.content)
+            return reply
+
+    strategy, _ = run(tmp_path, rounds=2, kind=Two)
+    assert strategy.final_report.by_round[2]["recall"] == 0.5

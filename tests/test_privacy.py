@@ -165,3 +165,24 @@ def test_a_client_trains_no_model_that_reveals_the_order(server_round, factor, r
     reply = answered("train", {"arrays": ArrayRecord(sent), "config": config})
     assert reply.has_error() is bool(refusal)
     assert not refusal or refusal in reply.error.reason
+
+
+def test_one_client_with_another_first_model_does_not_end_a_private_run(tmp_path):
+    def app(message, context):
+        reply = client_app(message, context)
+        first = message.metadata.message_type == "query.first_model"
+        if first and context.node_config["partition-id"] == 0:
+            (arrays,) = reply.content.array_records.values()
+            for key, array in arrays.items():
+                arrays[key] = Array(array.numpy() + 1)
+        return reply
+
+    (tmp_path / "seed").write_bytes(SEED)
+    keys = {"privacy": "permutation", "seed-file": str(tmp_path / "seed"), "num-server-rounds": 2}
+    keys |= {"min-available-nodes": 4, "seed": 2}  # with which this client is asked
+    config = RunConfig.read({**KEYS, **keys, "output-dir": str(tmp_path / "runs")}).as_keys()
+    simulate(app, 8, server_app=partial(server_app.run, say=None), run_config=config)
+    (path,) = (tmp_path / "runs").iterdir()
+    summary = json.loads((path / "summary.json").read_text())
+    assert summary["finished"] and not summary["problems"]
+    assert sorted(summary["clients"]) == [f"partition-{i}" for i in range(1, 8)]

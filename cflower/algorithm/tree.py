@@ -279,6 +279,14 @@ class ParameterTree:
                 changed.append(replace(cluster, members=in_order(members)))
         return self.update(*changed)
 
+    def closed(self, leaves: Iterable[str]) -> "ParameterTree":
+        """The tree in which Algorithm 4 ignores those clusters up to these leaves without members.
+
+        An edge without updates attracts no newcomer.
+        """
+        empty = [c for name in leaves for c in self.path(name) if not c.members]
+        return self.update(*(replace(cluster, edge={}, memory={}) for cluster in empty))
+
 
 def is_below(name: str, above: str) -> bool:
     """Whether a cluster lies on or below another.

@@ -115,8 +115,7 @@ class Join(Proposal):
         moves = [Move(now, client, left, first.name, reason) for client, left in moving.items()]
         weight = sum(leaf.weight for leaf in leaves)
         joined = replace(first, model=model, memory={}, weight=weight, optimizer={})
-        closed = [replace(leaf, edge={}, memory={}) for leaf in others]
-        tree = tree.update(joined, *closed).moved(dict.fromkeys(moving, first.name))
+        tree = tree.update(joined).moved(dict.fromkeys(moving, first.name)).closed(names)
         state = replace(state, tree=tree, moves=(*state.moves, *moves))
         state = replace(state, known=without(state.known, moving))
         return state, with_remark(decisions, names, reason)

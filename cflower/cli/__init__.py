@@ -67,3 +67,7 @@ def main() -> None:
         text = "\n".join(one_line(part, sys.maxsize) for part in str(error).splitlines())
         print(f"Error: {text}", file=sys.stderr)
         raise SystemExit(1) from None
+    except PermissionError as error:
+        where = one_line(error.filename)
+        print(f"Error: {where} is of another user, who has not given you access.", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from cflower.algorithm.criteria import NeverSplit
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
-from cflower.cli.started import TIMEOUT, Start
+from cflower.cli.started import TIMEOUT, Start, with_settings
 from cflower.errors import ConfigError
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
@@ -73,7 +73,7 @@ def clustered_strategy(strategy: Strategy) -> ClusteredFL:
     `ConfigError` for a strategy that is neither nor of the kind of ``FedAvg``.
     """
     if isinstance(strategy, ClusteredFL):
-        return replace(strategy, observers=(), **ALIKE)
+        return with_settings(strategy, observers=(), **ALIKE)
     if not hasattr(strategy, "weighted_by_key"):
         raise ConfigError(
             f"The app starts {type(strategy).__name__}, but expected ClusteredFL, FedAvg or a "
@@ -107,7 +107,7 @@ class Methods:
         self._start, self._grid, self._recorder, self._say = start, grid, recorder, say
         self._strategy = clustered_strategy(start.strategy)
         self.effort = effort_of(self._strategy, grid, start)
-        self._averaged = replace(
+        self._averaged = with_settings(
             self._strategy,
             criterion=NeverSplit(),
             # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
@@ -123,12 +123,12 @@ class Methods:
         if self.effort.own:
             self._training["tuned"] = self._tuned
         if self.effort.personal:
-            clusters = replace(self._strategy, personal=False)
+            clusters = with_settings(self._strategy, personal=False)
             self._training["clustered"] = lambda: self._train(clusters, self.effort.rounds)
 
     @property
     def _isolated(self) -> ClusteredFL:
-        return replace(self._averaged, isolated=True)
+        return with_settings(self._averaged, isolated=True)
 
     def run(self, done: Summary | None = None, *, resumed: bool = False) -> None:
         """Train what is not in ``done``, the summary of a run with clusters that is finished.
@@ -139,7 +139,7 @@ class Methods:
         measured = done.measured if done else {}
         recorder.baselines = {name: measured.get(name) for name in self._training}
         self._announce(1, "clusters, then personal models" if effort.personal else "clusters")
-        clusters = replace(self._strategy, personal=effort.personal)
+        clusters = with_settings(self._strategy, personal=effort.personal)
         self._train(clusters, effort.shared if effort.personal else effort.rounds, [recorder])
         sent = None if resumed else self._grid.num_bytes
         recorder.num_bytes = done.bytes if done else sent

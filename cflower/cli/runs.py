@@ -11,6 +11,7 @@ import typer
 
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.ordering import line, only, without
+from cflower.runs.reading import outside
 from cflower.settings import require
 
 if TYPE_CHECKING:
@@ -79,17 +80,20 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
-    from cflower.runs.record import RunRecord
+    from cflower.runs.records import Config, Overview
+    from cflower.runs.run_files import read_record
 
     row: dict[str, Any] = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
     row["run"] = line(folder.name)
     try:
-        record = RunRecord(folder)
-        summary = record.summary
+        with outside(folder):
+            begun = read_record(folder, Config)
+            nothing = Overview(rounds=0, clusters={}, clients={})
+            summary = read_record(folder, Overview, nothing)
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"state": state}
-    row |= {key: getattr(record.begun, key) for key in ("app", "name")}
+    row |= {key: getattr(begun, key) for key in ("app", "name")}
     if not summary.rounds:
         return row | {"state": "not begun"}
     return row | {
@@ -113,15 +117,17 @@ def show(
     from cflower.runs.record import RunRecord
     from cflower.runs.run_files import find_run
 
-    record = RunRecord(find_run(runs.expanduser(), run), metric)
-    if as_json:
-        tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
-        return print(json.dumps({**record.summary.model_dump(), "tree": tree}, indent=1))
-    from rich.console import Console
+    folder = find_run(runs.expanduser(), run)
+    with outside(folder):
+        record = RunRecord(folder, metric)
+        if as_json:
+            tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
+            return print(json.dumps({**record.summary.model_dump(), "tree": tree}, indent=1))
+        from rich.console import Console
 
-    from cflower.runs.tables import run_view
+        from cflower.runs.tables import run_view
 
-    Console().print(run_view(record.summary, record.clusters, every=every))
+        Console().print(run_view(record.summary, record.clusters, every=every))
     print(f"Run folder: {line(record.path)}")
 
 
@@ -161,13 +167,16 @@ def explain(
     from cflower.runs.record import RunRecord
     from cflower.runs.run_files import find_run
 
-    record = RunRecord.read(find_run(runs.expanduser(), run))
+    folder = find_run(runs.expanduser(), run)
     given = read_overrides(config or [])
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
     console = Console(highlight=False)  # a file keeps whole lines
-    console.print(explanation(record, asked), markup=False, soft_wrap=not console.is_terminal)
+    with outside(folder):
+        text = explanation(RunRecord.read(folder), asked)
+    console.print(text, markup=False, soft_wrap=not console.is_terminal)
 
 
+@outside("One of the run folders")
 def compare(
     names: Annotated[
         list[str],

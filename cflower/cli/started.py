@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from copy import copy
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -38,11 +38,22 @@ class Start(NamedTuple):
         num_rounds: int,
     ) -> tuple[FinalReport, ArrayRecord]:
         """Start this or another strategy; its final report and the common model."""
-        strategy = replace(strategy, observers=observers)
+        strategy = with_settings(strategy, observers=observers)
         configs = self.train_config, self.evaluate_config
         result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs)
         assert strategy.final_report is not None
         return strategy.final_report, result.arrays
+
+
+def with_settings(strategy: ClusteredFL, **settings: Any) -> ClusteredFL:
+    """A copy of a strategy with other settings.
+
+    A subclass may have an ``__init__`` of its own, so ``dataclasses.replace`` cannot make it. The
+    settings are checked when it starts.
+    """
+    other = copy(strategy)
+    vars(other).update(settings)
+    return other
 
 
 class _Started(BaseException):

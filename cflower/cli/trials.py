@@ -106,4 +106,6 @@ def show_methods(folder: Path, *, as_json: bool) -> None:
     console.print()
     console.print(method_table(summary))
     console.print(advice(summary), markup=False, soft_wrap=not console.is_terminal)
-    print(f"Report: {folder / 'report.html'}")
+    report = folder / "report.html"
+    missing = f"No report was written: `cflower report {folder}` says why."
+    print(f"Report: {report}" if report.is_file() else missing)

@@ -50,7 +50,7 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
 
 def _samples(examples: Examples) -> dict[str, list[int] | bytes]:
     """A few images with their labels; none if they are neither grey nor RGB."""
-    if examples.input_shape[0] not in (1, 3):
+    if examples.input_shape[0] not in (1, 3) or not len(examples):
         return {}
     chosen = varied(examples.labels, SAMPLES)
     images = as_pixels(examples.inputs[chosen])

@@ -18,6 +18,7 @@ from cflower.exporting.files import FORMATS, check_format, write_model
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
+from cflower.runs.reading import outside
 from cflower.runs.record import RunRecord
 from cflower.runs.records import File
 from cflower.settings import check_choice, did_you_mean
@@ -84,7 +85,8 @@ def export(
     if is_own:
         record = SavedRun(folder, seed_file, own_code)
     name, own = model_of(record, client, cluster)
-    weights = record.own_model(own, name) if own else record.tree.model_of(name)
+    with outside(folder):
+        weights = record.own_model(own, name) if own else record.tree.model_of(name)
     suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")

@@ -5,6 +5,7 @@ No text or fact from a client reaches a log, a file or another client without th
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from flwr.app import ConfigRecord, RecordDict
 from typing_extensions import TypedDict
 
 from cflower.messages.client_names import ADAPTS, COMMITMENT, LONGEST_NAME, is_name
-from cflower.ordering import LONGEST_TEXT, line, without
+from cflower.ordering import LONGEST_TEXT, line, listed, without
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -35,10 +36,10 @@ def name(text: str) -> str:
     return text
 
 
-PREVIEW = (
-    *("label-counts", "sample-images", "sample-shape", "sample-labels"),
-    *("mean-examples", "mean-shape"),
-)
+COUNTS = "label-counts"
+EXAMPLES = {"sample-images": ("sample-labels", "sample-shape"), "mean-examples": ("mean-shape",)}
+"""Examples in a preview, with what they cannot be shown without, besides `COUNTS`."""
+PREVIEW = (COUNTS, *EXAMPLES, *chain.from_iterable(EXAMPLES.values()))
 """A client's preview of its data for the report, dropped as a whole if its parts do not fit."""
 
 
@@ -52,22 +53,22 @@ def schema() -> "TypeAdapter[dict[str, Any]]":
     whole = Annotated[int, Field(ge=0, le=2**53)]
     wholes = Annotated[list[whole], FailFast(), Field(max_length=MOST_ITEMS)]
     class_name = Annotated[text, Field(max_length=LONGEST_TEXT)]
-    some_bytes = Annotated[bytes, Field(max_length=MOST_ITEMS)]
+    some_bytes = Annotated[bytes, Field(min_length=1, max_length=MOST_ITEMS)]
     kinds: Any = {
         "client-id": named | whole,
         "problem": text,
         "num-partitions": Annotated[whole, Field(ge=1, le=10**6)],
         "num-examples": whole,
-        "input-shape": Annotated[wholes, Field(max_length=32)],
+        "input-shape": Annotated[list[Annotated[whole, Field(ge=1)]], Field(max_length=32)],
         "class-names": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
         "evaluates-way": bool,
         ADAPTS: bool,
         "parts-apart": bool,
-        "label-counts": wholes,
+        COUNTS: wholes,
         "sample-images": some_bytes,
         "sample-shape": Annotated[wholes, Field(min_length=3, max_length=3)],
         "sample-labels": wholes,
-        "mean-examples": Annotated[some_bytes, Field(min_length=1)],
+        "mean-examples": some_bytes,
         "mean-shape": Annotated[wholes, Field(min_length=2, max_length=2)],
         COMMITMENT: named,
         "group": named | Annotated[int, Field(ge=-(2**53), le=2**53)],
@@ -105,14 +106,17 @@ def checked(facts: Mapping[str, Any]) -> CheckedFacts:
 
 def preview_problem(facts: Mapping[str, Any]) -> str:
     """Why the parts of a client's preview do not fit together; empty if they do."""
+    for key, needed in EXAMPLES.items():
+        if missing := sorted({COUNTS, *needed} - facts.keys() if key in facts else ()):
+            return f"{key} came without {listed(missing)}"
     classes, labels = len(facts.get("class-names", ())), facts.get("sample-labels", ())
     images = len(labels) * prod(facts.get("sample-shape", [0]))
     # Two bytes for each number; the report weights the means by label-counts.
-    means = 2 * len(facts.get("label-counts", ())) * prod(facts.get("mean-shape", [0]))
+    means = 2 * len(facts.get(COUNTS, ())) * prod(facts.get("mean-shape", [0]))
     for key, size, others in (
-        ("label-counts", classes, "class-names"),
+        (COUNTS, classes, "class-names"),
         ("sample-images", images, "sample-labels and sample-shape"),
-        ("mean-examples", means, "label-counts and mean-shape"),
+        ("mean-examples", means, f"{COUNTS} and mean-shape"),
     ):
         if key in facts and len(facts[key]) != size:
             return f"{key} has length {len(facts[key])}, not {size} as {others} require"

@@ -15,7 +15,7 @@ from cflower.algorithm.weights import Difference, Update, Weights
 from cflower.errors import ConfigError
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.failures import BadReplyError
-from cflower.ordering import counted, listed
+from cflower.ordering import counted, line, listed
 from cflower.settings import require
 
 UNTRAINED = (
@@ -30,6 +30,10 @@ UNTRAINED = (
 HUGE = 2**23
 """Entries of a client's update, 32 MB, above which it is not kept: the system maps the memory of
 larger arrays anew each time, which takes longer than to compute the update twice."""
+LONGEST_DTYPE = 20
+"""Characters of the name of an array's dtype."""
+MOST_AXES = 64
+"""Of an array in NumPy."""
 STAY = (
     "arrays that stay on the clients, as in FedBN, are left out of the first model too, or by most "
     "clients"
@@ -80,6 +84,13 @@ class Entry(NamedTuple):
 
     def read(self, array: Array) -> NDArray[Any]:
         """The values of this array in a reply; `BadReplyError` if they do not fit."""
+        # NumPy takes half a minute for a dtype of a million fields, and a shape can be as long.
+        if len(array.dtype) > LONGEST_DTYPE:
+            raise BadReplyError(
+                f"has {self.key} of dtype {line(array.dtype, 60)}, not {self.dtype}"
+            )
+        if len(array.shape) > MOST_AXES:
+            raise BadReplyError(f"has {self.key} with {len(array.shape)} axes, not {self.shape}")
         try:
             values = values_of(array)
         except Exception as error:  # bytes from outside can fail to be an array in any way

@@ -1,7 +1,9 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,17 +15,24 @@ from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
+from cflower.messages.budget import Budget
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
 from cflower.messages.exchange import FOR_ALL, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
-from cflower.messages.metrics import ClientMetrics, mean_over_clients, plausible
+from cflower.messages.metrics import (
+    ClientMetrics,
+    mean_over_clients,
+    plausible,
+    shared,
+    size_of,
+)
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line, only, without
+from cflower.ordering import line, listed, only, without
 
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
@@ -35,6 +44,7 @@ NOT_MEASURED = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
     "data."
 )
+LONE = "Metrics that no other client sends are ignored: {cause}, sent by {clients}."
 IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
 
 
@@ -71,6 +81,8 @@ class ClientMessenger:
     past its time to live the grid itself answers with an error."""
     local: LocalArrays = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
+    metric_bytes: Budget = field(default_factory=partial(Budget, "MB of metrics", free=1.0))
+    seconds: Budget = field(default_factory=partial(Budget, "seconds of reading", free=60.0))
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
 
@@ -203,13 +215,30 @@ class ClientMessenger:
                 continue
             seen.add(sent.ask)
             try:
-                if self.older and reply.has_content():
-                    reply.content = as_records(reply.content, self.layout, self.weighted_by)
-                content = reader(sent, reply)
+                content = self._within_budget(sent, reply, reader)
             except BadReplyError as problem:
                 self.set_aside(sent.ask.client, str(problem), problem.fault, sent.ask.task)
             else:
                 yield sent, content
+
+    def _within_budget(
+        self, sent: Sent, reply: Message, reader: Callable[[Sent, Message], Content]
+    ) -> Content:
+        """Read a reply at its client's expense; `BadReplyError` if that has used up too much."""
+        client = sent.ask.client
+        for budget in (self.metric_bytes, self.seconds):
+            if problem := budget.problem(client):
+                raise BadReplyError(problem)
+        began = time.perf_counter()
+        try:
+            if self.older and reply.has_content():
+                reply.content = as_records(reply.content, self.layout, self.weighted_by)
+            return reader(sent, reply)
+        finally:
+            self.seconds.charge(client, time.perf_counter() - began)
+            content = reply.content if reply.has_content() else RecordDict()
+            records = [one for one in content.values() if isinstance(one, MetricRecord)]
+            self.metric_bytes.charge(client, sum(map(size_of, records)) / 1e6)
 
     def replies(
         self, messages: Iterable[Message], projection: Projection
@@ -243,13 +272,17 @@ class ClientMessenger:
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
 
     def plausible(self, measured: Mapping[Key, ClientMetrics]) -> dict[Key, ClientMetrics]:
-        """The metrics without implausible ones, each logged once.
+        """The metrics without implausible ones and those of one client only, each logged once.
 
         A key is a client's name, or a tuple that begins with it.
         """
+        senders = {key: key if isinstance(key, str) else key[0] for key in measured}
+        measured, lone = shared(measured, senders)
+        for client, names in lone.items():
+            self.grouped.note(WARNING, LONE, client, listed(sorted(names), 3))
         kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
         for key, before in measured.items():
-            client = key if isinstance(key, str) else key[0]
+            client = senders[key]
             if odd := without(before.metrics, kept[key].metrics):
                 figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
                 self.grouped.note(WARNING, IMPLAUSIBLE, client, figures)

@@ -87,6 +87,45 @@ def leading_among(asked: Metric, sent: Collection[Mapping[str, float]]) -> Metri
     return Metric.of(leader) if leader else asked
 
 
+def size_of(record: Mapping[str, Any]) -> int:
+    """Bytes of the names and numbers in a record.
+
+    >>> size_of({"loss": 0.5, "recall": [0.1, 0.2]})
+    34
+    """
+    sizes = (len(value) if isinstance(value, list) else 1 for value in record.values())
+    return sum(map(len, record)) + 8 * sum(sizes)
+
+
+def shared(
+    measured: Mapping[Any, ClientMetrics], senders: Mapping[Any, str]
+) -> tuple[dict[Any, ClientMetrics], dict[str, set[str]]]:
+    """The metrics without those that only one of three clients or more sends; these by client.
+
+    ``senders`` has the client of each key. What a single client sends is no figure of a federation,
+    and new names in every reply would fill the server's memory.
+
+    >>> sent = [{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.0, "mine": 1.0}]
+    >>> measured = {name: ClientMetrics(one, 1) for name, one in zip("abc", sent)}
+    >>> kept, lone = shared(measured, dict(zip("abc", "abc")))
+    >>> kept["c"].metrics, lone
+    ({'loss': 3.0}, {'c': {'mine'}})
+    """
+    names = defaultdict[str, set[str]](set)
+    for key, one in measured.items():
+        names[senders[key]].update(one.metrics)
+    if len(names) < 3:
+        return dict(measured), {}
+    counts = Counter(chain.from_iterable(names.values()))
+    lone = {client: {name for name in sent if counts[name] == 1} for client, sent in names.items()}
+    lone = {client: odd for client, odd in lone.items() if odd}
+    kept = dict(measured)
+    for key, one in measured.items():
+        if odd := lone.get(senders[key]):
+            kept[key] = one._replace(metrics=without(one.metrics, odd))
+    return kept, lone
+
+
 def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
     """The clients' metrics without NaN and numbers far from those of the others; lists are kept.
 

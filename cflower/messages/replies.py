@@ -21,6 +21,8 @@ from cflower.ordering import line
 Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
 MOST_METRICS = 1000
+MOST_NUMBERS = 10_000
+"""In the metrics of a reply, lists included."""
 LONGEST_REASON = 100_000
 EXCEPTION = re.compile(r"<class '(?:cflower\.errors\.\w+|(?:[\w.]*\.)?(\w+))'>:<['\"]?(.*?)'?>?")
 """How Flower writes a ClientApp's exception; cflower's own errors are sentences without a name."""
@@ -113,13 +115,16 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
         raise BadReplyError(f"has {len(record)} metrics, more than {MOST_METRICS}")
     if weighted_by not in record:
         raise BadReplyError(f"lacks the metric {weighted_by!r}")
-    metrics = {}
+    metrics, numbers = {}, 0
     for key, value in record.items():
         if not is_name(key):
             raise BadReplyError(f"has a metric with the invalid name {line(repr(key), 60)}")
-        size = np.size(value)
+        size = len(value) if isinstance(value, list) else 1
+        numbers += size
         if size > MOST_METRICS:
             raise BadReplyError(f"has {size} numbers as {key}, more than {MOST_METRICS}")
+        if numbers > MOST_NUMBERS:
+            raise BadReplyError(f"has more than {MOST_NUMBERS:,} numbers in its metrics")
         metrics[key] = value if is_finite(value) else math.nan
     weight = metrics.pop(weighted_by, math.nan)
     if isinstance(weight, list) or not 0 < weight <= MOST_EXAMPLES:

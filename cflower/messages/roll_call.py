@@ -201,6 +201,14 @@ class RollCall:
         self._admit(answers)
         self._log_refused(before)
 
+    def refuse(self, clients: Mapping[str, str]) -> None:
+        """Let clients that are connected take no part, each for this reason."""
+        before = self.refused
+        for client, reason in clients.items():
+            facts = self.facts.pop(client)
+            self._states[self.nodes.pop(client)] = Refused(client, reason, facts)
+        self._log_refused(before)
+
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that were never asked."""
         if grid is not self.grid:

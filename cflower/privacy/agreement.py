@@ -1,13 +1,15 @@
 """The server's side of permuted weights: clients with one seed, and the first model from them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
+from numpy.typing import NDArray
 
 from cflower.errors import FederationError
 from cflower.messages.client_names import COMMITMENT
@@ -16,7 +18,8 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line
+from cflower.ordering import line, listed
+from cflower.seeding import generator
 
 FIRST_MODEL = "query.first_model"
 NOT_PERMUTED = (
@@ -27,6 +30,13 @@ NO_SEED = (
     "privacy = 'permutation' needs a secret that all clients share, and it has none; name its file "
     "as seed-file in the node config, or for a simulation in the run config"
 )
+VOICES = 5
+"""Clients that are asked for the first model at once."""
+OTHER_MODEL = (
+    "its first model is not that of most clients that were asked; all need the same version of the "
+    "app, of PyTorch, and the same seed file"
+)
+SAME_MODEL = "All need the same version of the app, of PyTorch, and the same seed file."
 OTHER_SEED = "its seed differs from that of the others; give all clients the same seed file"
 
 
@@ -49,23 +59,69 @@ def seed_check(
     return problem_with
 
 
-def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:
-    """The initial model of a run with permuted weights, from the first client that sends one.
+class Candidate(NamedTuple):
+    """A first model, and the clients that sent it."""
 
-    The server must not make it: the permutation follows from a model and its permuted version.
-    `FederationError` if no client sends a model that fits the layout, which no permutation changes.
+    arrays: ArrayRecord
+    weights: tuple[NDArray[Any], ...]
+    clients: list[str]
+
+
+def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:
+    """The initial model of a run with permuted weights, on which most of some clients agree.
+
+    The server must not make it: the permutation follows from a model and its permuted version. So
+    `VOICES` clients are asked, and others if these do not agree. Who sends another model takes no
+    part. `FederationError` if no client sends a model that fits the layout, which no permutation
+    changes, or if most of them do not agree.
     """
-    reason = "no client is connected"
-    for client in roll_call.clients:
-        node, seconds = roll_call.nodes[client], roll_call.timeout
-        message = Message(RecordDict(), node, FIRST_MODEL, group_id="first-model")
-        reason = f"{client} did not answer within {seconds:g} s"
-        for reply in Exchange(grid, [message], seconds):
-            try:
-                arrays = the_one(ArrayRecord, content_of(reply))
-                layout.weights(arrays)
-                return arrays
-            except BadReplyError as problem:
-                reason = f"the reply of {client} {problem}"
-        log(WARNING, "No first model: %s.", line(reason))
+    reason, candidates = "no client is connected", list[Candidate]()
+    order = generator(roll_call.seed, "first-model").permutation(len(roll_call.clients)).tolist()
+    clients = [roll_call.clients[i] for i in order]
+    for first in range(0, len(clients), VOICES):
+        asked = clients[first : first + VOICES]
+        reason = sort_answers(grid, roll_call, layout, asked, candidates) or reason
+        sent = sum(len(one.clients) for one in candidates)
+        agreed = max(candidates, key=lambda one: len(one.clients), default=None)
+        over = first + VOICES >= len(clients)
+        if agreed and 2 * len(agreed.clients) > sent and (sent > 1 or over):
+            others = [name for one in candidates if one is not agreed for name in one.clients]
+            roll_call.refuse(dict.fromkeys(others, OTHER_MODEL))
+            return agreed.arrays
+    if candidates:
+        groups = " against ".join(listed(one.clients, 5) for one in candidates)
+        raise FederationError(f"The clients' first models differ: {groups}. {SAME_MODEL}")
     raise FederationError(f"No client gave a first model; the last one asked: {line(reason)}.")
+
+
+def sort_answers(
+    grid: Grid, roll_call: RollCall, layout: Layout, asked: Sequence[str], to: list[Candidate]
+) -> str:
+    """Ask these clients, and sort their models into those that agree; the last one's problem."""
+    nodes, seconds = {roll_call.nodes[name]: name for name in asked}, roll_call.timeout
+    problems = {name: f"{name} did not answer within {seconds:g} s" for name in asked}
+    messages = [Message(RecordDict(), node, FIRST_MODEL, group_id="first-model") for node in nodes]
+    exchange = Exchange(grid, messages, seconds)
+    for reply in exchange:
+        client = nodes[exchange.recipients[reply.metadata.reply_to_message_id]]
+        try:
+            arrays = the_one(ArrayRecord, content_of(reply))
+            weights = layout.weights(arrays)
+        except BadReplyError as problem:
+            problems[client] = f"the reply of {client} {problem}"
+            continue
+        del problems[client]
+        for one in to:
+            if all(map(agree, one.weights, weights)):
+                one.clients.append(client)
+                break
+        else:
+            to.append(Candidate(arrays, weights, [client]))
+    for text in problems.values():
+        log(WARNING, "No first model: %s.", line(text))
+    return next(reversed(problems.values()), "")
+
+
+def agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether values are the same but for the rounding of another processor."""
+    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-6))

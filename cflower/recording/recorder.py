@@ -16,7 +16,8 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
-from cflower.messages.data_spec import DataSpec
+from cflower.messages.data_spec import most_common
+from cflower.ordering import line as one_line
 from cflower.ordering import listed
 from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
@@ -26,6 +27,7 @@ from cflower.recording.summary import RunSoFar
 from cflower.runs.baselines import BASELINES, baseline_line
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import baseline_way, finding
+from cflower.runs.reading import SUBFOLDERS, check_folder, read_file
 from cflower.runs.records import (
     BaselineLine,
     ClientsData,
@@ -141,7 +143,8 @@ class Recorder(Observer):
         text = json.dumps(dict(config or {}), default=str, ensure_ascii=False)
         self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
-        self._labels = {"app": str(app or app_name()), "name": str(name or "")}
+        labels = {"app": str(app or app_name()), "name": str(name or "")}
+        self._labels = {key: one_line(label) for key, label in labels.items()}
         self.baselines: dict[str, BaselineLine | None] | None = None
         self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
@@ -172,6 +175,8 @@ class Recorder(Observer):
         try:
             with ExitStack() as lock:  # it is released if the run is refused
                 self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+                for folder in SUBFOLDERS:
+                    check_folder(self.path / folder)
                 lock.enter_context(locked(self.path))
                 if self._resumes:
                     checkpoint = self._resumed(record)
@@ -332,7 +337,7 @@ class Recorder(Observer):
         self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():
-            whole = path.read_bytes()[: self._checkpoints.refer_to(File.ROUNDS, b"")]
+            whole = read_file(path)[: self._checkpoints.refer_to(File.ROUNDS, b"")]
             replace_file(path, whole)
         self._write(tree_record(checkpoint.state))
         for line in read_lines(path):
@@ -351,14 +356,17 @@ class Recorder(Observer):
         )
 
     def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
+        """Write ``examples.json`` and ``clients.json`` if the clients described their data.
+
+        Shape and class names are those of most of them.
+        """
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write(Examples.of(DataSpec.of(described[0])))
+            self._write(Examples.of(most_common(described)))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
-            classes = next(iter(facts.values())).get("class-names", [])
-            self._write(ClientsData(class_names=list(classes), clients=clients), indent=None)
+            classes = list(most_common(facts[name] for name in clients).class_names)
+            self._write(ClientsData(class_names=classes, clients=clients), indent=None)
 
     def _write_summary(
         self, num_rounds: int, report: RoundReport | FinalReport, *, lasting: bool = True

@@ -1,7 +1,8 @@
 """``config.json``: the settings of a run, and which of them may change when it is resumed."""
 
 import platform
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -56,10 +57,18 @@ def start_record(run: RunStart, config: dict[str, Any], labels: Mapping[str, Any
         num_rounds=run.num_rounds,
         versions=installed,
         seed=run.settings["seed"],
-        permutation=min(
-            (str(f[COMMITMENT]) for f in run.facts.values() if COMMITMENT in f), default=""
-        ),
+        permutation=held_by_most(str(f.get(COMMITMENT, "")) for f in run.facts.values()),
     )
+
+
+def held_by_most(values: Iterable[str]) -> str:
+    """The value that most clients have; empty if there is none.
+
+    >>> held_by_most(["b", "b", "a"]), held_by_most(["b", "a"])
+    ('b', '')
+    """
+    counts = Counter(values)
+    return next((value for value, count in counts.items() if 2 * count > counts.total()), "")
 
 
 def check_same_run(name: str, before: Config, now: Config, may_change: Collection[str]) -> None:

@@ -30,6 +30,7 @@ from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord, Presence
 from cflower.messages.messenger import Sent
+from cflower.runs.reading import LARGEST, file_in, open_file, read_file
 from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.seeding import generator
@@ -105,7 +106,7 @@ class PackReader:
     """The arrays that a checkpoint in a folder refers to."""
 
     def __init__(self, folder: Path) -> None:
-        self._load = cache(lambda file: load((folder / f"{file}.safetensors").read_bytes()))
+        self._load = cache(lambda file: load(read_arrays(folder / f"{file}.safetensors")))
         self.used: dict[str, Place] = {}
 
     def __getitem__(self, reference: str | list[str]) -> NDArray[Any]:
@@ -187,7 +188,7 @@ class Checkpoints:
             path = checksum.with_suffix(".safetensors")
             try:
                 header = read_header(path)
-                if hashlib.sha256(header).hexdigest() != checksum.read_text().strip():
+                if hashlib.sha256(header).hexdigest() != read_file(checksum, 100).decode().strip():
                     raise ValueError("wrong checksum")
                 arrays = PackReader(self._folder)
                 checkpoint, others = read_checkpoint(header, arrays)
@@ -208,7 +209,7 @@ class Checkpoints:
     def _read_others(self, others: Mapping[str, tuple[int, str]]) -> None:
         self._others = {}
         for name, (size, digest) in others.items():
-            content = (self._folder.parent / name).read_bytes()
+            content = read_file(file_in(self._folder.parent, name))
             # Lines may have been added since.
             self.refer_to(name, content[:size] if name == File.ROUNDS else content)
             if self._others[name][1].hexdigest() != digest:
@@ -259,9 +260,20 @@ def header_of(arrays: Mapping[str, NDArray[Any]], structure: str) -> bytes:
 
 def read_header(path: Path) -> bytes:
     """The header of a safetensors file: its length, then a JSON text."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = file.read(8)
-        return length + file.read(min(int.from_bytes(length, "little"), path.stat().st_size))
+        return length + file.read(min(int.from_bytes(length, "little"), LARGEST))
+
+
+def read_arrays(path: Path) -> bytes:
+    """A safetensors file, which must be as long as its header says; ValueError if it is not."""
+    header = read_header(path)
+    entries = json.loads(header[8:]).values()
+    ends = [entry["data_offsets"][1] for entry in entries if "data_offsets" in entry]
+    size = len(header) + max(ends, default=0)
+    if path.stat().st_size != size:
+        raise ValueError(f"{path.name} does not have the {size:,} bytes of its arrays")
+    return read_file(path, size)
 
 
 def read_checkpoint(header: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
@@ -283,6 +295,8 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return {"array": put(value)}
+    if isinstance(value, np.generic):  # such as what a criterion of the app remembers
+        return value.item()
     if kind in ENUMS:
         return {kind: str(value)}
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """A run folder read back: the one reader, also of a run that is still going on."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from io import BytesIO
 from itertools import chain
 from math import prod
 from operator import itemgetter
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
@@ -27,6 +28,7 @@ from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import led_by
+from cflower.runs.reading import file_in, outside, read_file
 from cflower.runs.records import (
     TRIAL_STATUS,
     ClientsData,
@@ -40,6 +42,9 @@ from cflower.runs.records import (
     Tree,
 )
 from cflower.runs.run_files import FileContent, printable, read_lines, read_record
+
+MOST_HEADER = 10**8
+"""Bytes of a file of arrays beside the arrays."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -125,31 +130,23 @@ class RunRecord:
     @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
-        with self._reading(File.CONFIG):
-            # Zeros take no memory until they are written to.
-            arrays = {key: np.zeros(shape, dtype) for key, shape, dtype, _ in self.begun.arrays}
-            return Layout.of(record_of(arrays), self.settings["untrained"])
+        with outside(self.path / File.CONFIG):
+            arrays = {
+                key: Array(str(np.dtype(dtype)), tuple(shape), "numpy.ndarray", b"")
+                for key, shape, dtype, _ in self.begun.arrays
+            }
+            return Layout.of(ArrayRecord(arrays), self.settings["untrained"])
 
     @property
     def model_bytes(self) -> int:
         return sum(prod(entry.shape) * entry.dtype.itemsize for entry in self.layout.entries)
 
-    @contextmanager
-    def _reading(self, file: str) -> Iterator[None]:
-        """Turn an error in the content of a file into a `RunFolderError`."""
-        try:
-            yield
-        except Exception as error:  # a file from outside can be wrong in any way
-            raise RunFolderError(
-                f"{self.path / file} is damaged or missing ({error!r}). Copy the whole run folder "
-                "again."
-            ) from None
-
     @cached_property
     def projection(self) -> Projection:
         """The part of an update that the run compared."""
-        length, seed = self.settings["projection-dim"], self.settings["seed"]
-        return self.layout.projection(length, seed, self.settings["similarity-layers"])
+        with outside(self.path / File.CONFIG):
+            length, seed = self.settings["projection-dim"], self.settings["seed"]
+            return self.layout.projection(length, seed, self.settings["similarity-layers"])
 
     @cached_property
     def tree(self) -> ParameterTree:
@@ -159,7 +156,7 @@ class RunRecord:
         """
         tree = Checkpoints(self.path / File.CHECKPOINTS).newest(self._refuse).state.tree
         shape, clusters = (self.projection.num_compared,), tree.clusters.values()
-        with self._reading(File.CHECKPOINTS):
+        with outside(self.path / File.CHECKPOINTS):
             edges = list(chain.from_iterable(cluster.edge.items() for cluster in clusters))
             names = "".join([*tree.clusters, *tree.clients, *map(itemgetter(0), edges)])
             fit = all(np.isfinite(edge).all() and edge.shape == shape for _, edge in edges)
@@ -176,8 +173,8 @@ class RunRecord:
 
     def own_model(self, file: str, leaf: str) -> Weights:
         """The model of one client of a leaf, from its file in the run folder."""
-        with self._reading(file):
-            arrays = load_file(self.path / file)
+        with outside(self.path / file):
+            arrays = load(read_file(file_in(self.path, file), MOST_HEADER + 2 * self.model_bytes))
             if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
                 return self.layout.weights(record_of(arrays))
             return model_of(self.layout, arrays, self.tree.clusters[leaf].model)
@@ -282,10 +279,10 @@ class RunRecord:
         if not path.is_file():
             return None
         file = str(path.relative_to(self.path))
-        with self._reading(file), np.load(path, allow_pickle=False) as content:
+        with outside(path), np.load(BytesIO(read_file(path)), allow_pickle=False) as content:
             clients, values = printable(content["clients"].tolist()), content["similarity"]
         self._check_names(file, clients)
         return RecordedMatrix(tuple(clients), values)
 
     def _matrix_path(self, line: Line) -> Path:
-        return self.path / "similarity" / f"{line.round}-{line.cluster}.npz"
+        return file_in(self.path, f"similarity/{line.round}-{line.cluster}.npz")

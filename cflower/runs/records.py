@@ -15,6 +15,8 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 
+LONGEST_LABEL = 600
+"""Characters of a name of a run or an app, which stand in every list of runs."""
 FORMAT = 2
 """The version of the format; a folder of another one is refused."""
 
@@ -27,6 +29,8 @@ TRIAL_STATUS = {
 """Status of a split, by the further decision about it; None if its clients could not judge it."""
 
 Number = int | float
+Round = Annotated[int, Field(ge=0, le=10**6)]
+Label = Annotated[str, Field(max_length=LONGEST_LABEL)]
 Metrics = dict[str, Number]
 
 
@@ -67,8 +71,8 @@ class Config(FileRecord):
     FILE: ClassVar = File.CONFIG
 
     format: int
-    app: str
-    name: str
+    app: Label
+    name: Label
     config: dict[str, Any]
     """The app's own run config, whatever is in it."""
     settings: dict[str, Any]
@@ -93,7 +97,7 @@ class MoveLine(Record):
 class Line(Record):
     """One line of ``rounds.jsonl``: one cluster in one round."""
 
-    round: int
+    round: Round
     cluster: str
     members: list[str] = []
     """Not in the file where they are those of the line before about this cluster."""
@@ -274,6 +278,19 @@ class Summary(FileRecord):
         return {name: line for name, line in (self.baselines or {}).items() if line}
 
 
+class Overview(FileRecord):
+    """What a list of runs shows of ``summary.json``; nothing else of it is checked."""
+
+    FILE: ClassVar = File.SUMMARY
+
+    finished: bool = False
+    rounds: int
+    metric: LeadingMetric = LeadingMetric(name="accuracy", higher_is_better=True)
+    clusters: dict[str, Any]
+    clients: dict[str, Any]
+    metrics: Metrics = {}
+
+
 class TrialLine(Record):
     began: int
     until: int
@@ -308,7 +325,7 @@ class Tree(FileRecord):
 class Examples(FileRecord):
     FILE: ClassVar = File.EXAMPLES
 
-    input_shape: list[int]
+    input_shape: list[Annotated[int, Field(ge=1)]]
     class_names: list[str]
 
 

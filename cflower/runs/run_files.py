@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from cflower.errors import OtherVersionError, RunFolderError, first_line
 from cflower.ordering import line
+from cflower.runs.reading import read_file
 from cflower.runs.records import (
     FORMAT,
     Config,
@@ -109,7 +110,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
 

@@ -77,12 +77,15 @@ class Conditions:
         self.log_limits(num_rounds)
         trial_rounds = rules.trial_rounds if self.evaluates and not self.private else 0
         moving = rules.moving and not self.private and not settings.isolated
-        # Where clients permute their weights, no array is what its shape shows.
-        permuted = any(COMMITMENT in facts for facts in self.roll_call.facts.values())
+        # Where most clients permute their weights, no array is what its shape shows.
+        permute = [COMMITMENT in facts for facts in self.roll_call.facts.values()]
         return CFL(
             rules.criterion,
             layout.projection(
-                length, settings.seed, settings.similarity_layers, output=not permuted
+                length,
+                settings.seed,
+                settings.similarity_layers,
+                output=2 * sum(permute) <= len(permute),
             ),
             rules.optimizer,
             settings.weighting,

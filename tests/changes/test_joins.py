@@ -131,6 +131,29 @@ def test_the_second_of_three_leaves_is_joined_to_the_first_and_closed():
     assert ["are one again" in reasons[n] for n in ("0.0", "0.1", "0.2")] == [True, True, False]
 
 
+def test_a_branch_whose_last_leaf_is_joined_elsewhere_attracts_no_newcomer():
+    tree = tree_of("0.0", "0.1", "0.2")
+    trial = Trial(4, 5, (("d",), ("e",)), Status.CONFIRMED)
+    below = {
+        name: Cluster(name, (client,), vector(np.full(DIM, at)), edge={client: np.eye(DIM)[axis]})
+        for name, client, axis, at in (("0.1.0", "d", 4, 0.1), ("0.1.1", "e", 5, 0.3))
+    }
+    split = replace(tree.clusters["0.1"], children=("0.1.0", "0.1.1"), split_round=4, trial=trial)
+    tree = tree.update(split, *below.values())
+    for now in (20, 40):  # one leaf after the other is the nearest to 0.0
+        _, result = round_of(tree, WORSE, server_round=now)
+        tree = result.state.tree
+    assert [leaf.name for leaf in tree.leaves] == ["0.0", "0.2"]
+    assert tree.clusters["0.1"].edge == {}
+    tree = tree.admit(["new"], 31)
+    like_d = vector(np.eye(DIM)[1])
+    for now in (31, 32):
+        replies = [trained_reply(JOINING, ask, like_d) for ask in JOINING.asks(CFLState(tree), now)]
+        tree = JOINING.heard(CFLState(tree), replies, now).state.tree
+    assert tree.leaf_of("new").members == ("new",)
+    assert tree.unassigned == {}
+
+
 def test_leaves_with_members_that_are_served_better_stay():
     heard, result = round_of(tree_of("0.0", "0.1", "0.2"), BETTER)
     assert heard.asks

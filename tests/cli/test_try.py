@@ -48,6 +48,31 @@ def test_an_app_without_cflower_is_tried_with_every_method(tmp_path):
     assert "conventional FL, then each client alone" in output_of("show", run)
 
 
+SUBCLASS = """\
+from cflower import ClusteredFL
+
+class Mine(ClusteredFL):
+    def __init__(self, decay):
+        super().__init__()
+        self.decay = decay
+
+    def configure_train(self, server_round, arrays, config, grid):
+        config["lr"] = self.decay**server_round
+        return super().configure_train(server_round, arrays, config, grid)
+
+"""
+SAYS_LR = """assert 0 < message.content["config"]["lr"] <= 0.9"""
+
+
+def test_a_strategy_with_an_init_of_its_own_is_tried_with_every_method(tmp_path):
+    server = SERVER.replace("app = ServerApp()", SUBCLASS + "app = ServerApp()")
+    server = server.replace("FedAvg().start(", "Mine(0.9).start(")
+    app = flower_app(tmp_path, "sub", server=server, measures=MEASURED, before_training=SAYS_LR)
+    result = tried(app, tmp_path, "--clients", 4, "-c", "num-server-rounds=10")
+    assert list(result) == ["advice", "isolated", "federated", "tuned", "own"]
+    assert {one["trainings"] for key, one in result.items() if key != "advice"} >= {10}
+
+
 @pytest.mark.parametrize("rounds", [1, 2, 12, 24, 40])
 def test_every_method_has_the_same_number_of_trainings(rounds, tmp_path):
     app = flower_app(tmp_path, f"rounds{rounds}", measures=MEASURED)
@@ -115,6 +140,21 @@ def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
     out = output_of("try", "-c", config, "--clients", 4, "--out", tmp_path)
     assert "Method 4 of 4: conventional FL, then each client alone" not in out  # too few rounds
     assert "each client alone" in out and "\nUse " in out.replace("\n\n", "\n")
+
+
+def test_the_report_is_there_where_clusters_share_no_class_or_it_is_not_named(
+    tmp_path, monkeypatch
+):
+    config = "num-server-rounds=10 dataset-size=600 model='linear' shift='label-subset' "
+    config += "num-groups=2 missing-labels='0,1,2,3,4;5,6,7,8,9'"
+    options = "-c", config, "--clients", 10, "--out", tmp_path
+    report = output_of("try", *options).split("Report: ")[1].strip()
+    assert Path(report).is_file()
+    assert "2 clusters" in output_of("show", Path(report).parent)
+    monkeypatch.setattr("cflower.recording.recorder.write_report", lambda run: 1 / 0)
+    out = output_of("try", *options)
+    assert "No report was written: `cflower report " in out
+    assert "Report: " not in out
 
 
 def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):

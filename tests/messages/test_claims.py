@@ -3,8 +3,8 @@
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from cflower.messages.claims import MOST_ITEMS, checked, facts_in
-from cflower.ordering import line, listed
+from cflower.messages.claims import MOST_ITEMS, PREVIEW, checked, facts_in
+from cflower.ordering import line, listed, without
 
 VALID = {
     "client-id": "site-a",
@@ -35,13 +35,13 @@ INVALID = {
     "problem": [5],
     "num-partitions": ["many", [1, 2], 0, 10**9],
     "num-examples": ["x", "a" * 5_000_000],
-    "input-shape": [5, [1.5], [-1, 8]],
+    "input-shape": [5, [1.5], [-1, 8], [0]],
     "class-names": [5, [1, 2, 3], ["a" * 1000], ["a"] * (MOST_ITEMS + 1)],
     "evaluates-way": [1],
     "label-counts": [5, [1, 2, 3]],
-    "sample-images": [b"junk", "junk"],
-    "sample-shape": [[0, 0, 0], [2, 1, 2], [2, 2]],
-    "sample-labels": [[0, 2]],
+    "sample-images": [b"junk", "junk", b""],
+    "sample-shape": [[0, 0, 0], [0, 0, 1], [2, 1, 2], [2, 2]],
+    "sample-labels": [[0, 2], []],
     "mean-examples": [b"junk", b""],
     "mean-shape": [[1, 5], [4]],
     "permutation": [[1], "a" * 201],
@@ -59,6 +59,15 @@ def test_invalid_facts_are_left_out_with_a_short_reason(key, value):
     assert facts["num-partitions" if key == "client-id" else "client-id"]
     assert problem.isprintable() and len(problem) < 300
     assert key.split("-")[0] in problem
+
+
+@pytest.mark.parametrize("key", PREVIEW)
+def test_a_preview_of_which_a_part_is_missing_is_left_out(key):
+    facts, problems = checked(without(VALID, [key]))
+    alone = key in ("sample-images", "mean-examples")  # the other examples need none of it
+    assert bool(problems) is not alone
+    assert all(key in problem for problem in problems)
+    assert alone or not facts.keys() & {*PREVIEW}
 
 
 def test_facts_come_from_their_own_record_only():

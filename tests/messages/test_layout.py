@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -223,3 +225,18 @@ def test_the_whole_numbers_among_the_arrays_that_are_not_trained():
     places = {entry.key: entry.place for entry in LAYOUT.entries if not entry.trained}
     assert {key for key, place in places.items() if mask[place].any()} == set(whole)
     assert all(mask[places[key]].all() for key in whole)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("dtype", "f4," * 10**6, "has scale of dtype f4,f4"),
+        ("shape", [1] * 10**6, "has scale with 1000000 axes, not ()"),
+    ],
+)
+def test_a_long_description_of_an_array_is_refused_unread(field, value, problem):
+    reply = record(**MODEL)
+    setattr(reply["scale"], field, value)
+    with pytest.raises(BadReplyError, match=re.escape(problem)) as refused:
+        LAYOUT.weights(reply)
+    assert len(str(refused.value)) < 200

@@ -149,8 +149,56 @@ def test_the_first_model_comes_permuted_from_a_client(seeds):
 
 
 def test_the_error_names_the_reason_if_no_client_has_a_first_model():
-    with pytest.raises(FederationError, match="the last one asked: the reply of 1001 is an error"):
+    with pytest.raises(FederationError, match=r"the last one asked: the reply of 100. is an error"):
         first_model_of(ClientApp(), 2)
+
+
+def named_answers(others, num_clients, silent=()):
+    """The first model of a federation in which ``others`` send a model of their own; who is out."""
+
+    def answers(message, context):
+        client = context.node_config["partition-id"]
+        if message.metadata.message_type == "query.first_model":
+            model = first_model()
+            if client in silent:
+                raise ValueError("boom")
+            if client in others:
+                model["w"] = model["w"] + others[client]
+            rounding = np.float32(1 + 1e-6 * client)  # of another processor
+            model["b"] = model["b"] * rounding
+            return Message(RecordDict({"arrays": record(model)}), reply_to=message)
+        return answer(message, client_id=f"partition-{client}")
+
+    roll_call, grid = gathered(answers, num_clients)
+    came = ask_first_model(grid, roll_call, Layout.of(record(first_model())))
+    return numpy_of(came)["w"] - first_model()["w"], roll_call
+
+
+@pytest.mark.parametrize("others", [{0: 1.0}, {3: 1.0}, {0: 1.0, 1: 1.0}, {0: 1.0, 1: -1.0}])
+def test_the_first_model_is_that_of_most_clients_and_the_others_take_no_part(others):
+    difference, roll_call = named_answers(others, 5)
+    np.testing.assert_array_equal(difference, 0)
+    refused = {refusal.client: refusal.reason for refusal in roll_call.refused.values()}
+    assert set(refused) == {f"partition-{client}" for client in others}
+    assert all("is not that of most clients" in reason for reason in refused.values())
+    assert not set(roll_call.clients) & set(refused)
+
+
+def test_more_clients_are_asked_until_most_agree():
+    others = dict.fromkeys(range(4), 1.0)
+    difference, roll_call = named_answers(others, 20, silent=range(4, 8))
+    np.testing.assert_array_equal(difference, 0)
+    refused = {refusal.client for refusal in roll_call.refused.values()}
+    assert refused <= {f"partition-{client}" for client in others}
+    difference, _ = named_answers({}, 5, silent=range(1, 5))  # one alone
+    np.testing.assert_array_equal(difference, 0)
+
+
+def test_clients_of_which_no_most_agree_begin_no_run():
+    with pytest.raises(
+        FederationError, match=r"first models differ: partition-. against partition-"
+    ):
+        named_answers({0: 1.0}, 2)
 
 
 def test_the_roll_call_reports_seeds_that_differ_or_cannot_be_read(seeds, tmp_path):

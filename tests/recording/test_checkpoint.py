@@ -116,6 +116,15 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     assert packed(read, digest_of) == packed(written, digest_of)
 
 
+def test_a_criterion_may_remember_numbers_of_numpy(tmp_path):
+    memory = {"rounds": np.int64(2), "norms": [np.float32(0.5), np.bool_(True)]}
+    model = Weights(np.zeros(3, np.float32), np.zeros(0, np.float32))
+    root = Cluster("0", ("a",), model, memory=memory)
+    Checkpoints(tmp_path).save(Checkpoint(1, CFLState(ParameterTree({"0": root}))))
+    read = Checkpoints(tmp_path).newest(pytest.fail).state.tree.root.memory
+    assert read == {"rounds": 2, "norms": (0.5, True)}
+
+
 @pytest.mark.parametrize("number", [11, 13])
 def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path, monkeypatch, number):
     with monkeypatch.context() as patched:

@@ -10,12 +10,13 @@ import pytest
 
 from cflower import Recorder
 from cflower.runs.record import RecordedMatrix, RunRecord
-from cflower.runs.report import write_report
+from cflower.runs.report import content, write_report
 from cflower.runs.report.build import sources
 from cflower.runs.report.content import page_content
 from cflower.runs.report.matrices import proposed_sides
 from cflower.runs.report.page import page, parts
 from cflower.runs.report.samples import label_matches
+from tests.command import error_of
 from tests.runs.folders import edited, made_up_run, with_means, with_trial
 from tests.strategy.quadratics import Quadratics, initial_arrays, strategy_of
 
@@ -101,6 +102,31 @@ def test_labels_that_stand_for_others_are_found_unless_most_have_no_partner():
     assert label_matches({"0.0": looks, "0.1": looks, "0.2": np.ones((5, 5))}) == {}
     swapped[2] = np.nan  # a class without examples
     assert label_matches({"0.0": looks, "0.1": swapped}) == {"0.1": [(0, 1), (1, 0)]}
+
+
+def test_leaves_that_share_no_class_have_no_labels_for_each_other():
+    first, second = np.eye(4), np.eye(4)
+    first[2:], second[:2] = np.nan, np.nan
+    assert label_matches({"0.0": first, "0.1": second}) == {}
+
+
+@pytest.mark.parametrize("part", content.PARTS)
+def test_a_part_that_fails_is_one_sentence_and_the_others_are_there(made_up, part, monkeypatch):
+    whole = page_content(RunRecord.read(made_up))
+    nothing = content.PARTS[part][1]
+    monkeypatch.setitem(content.PARTS, part, (lambda run: run.no_such_thing, nothing))
+    rest = page_content(RunRecord.read(made_up))
+    why = "(AttributeError: 'RunRecord' object has no attribute 'no_such_thing')"
+    assert rest.pop("failed") == {part: f"This part of the report could not be made {why}."}
+    assert whole.pop("failed") == {}
+    assert rest == {**whole, part: nothing}
+
+
+def test_a_folder_of_which_no_report_can_be_made_is_refused_in_one_sentence(tmp_path):
+    run = made_up_run(tmp_path / "run")
+    with edited(run / "config.json") as config:
+        del config["settings"]["method"]
+    assert f"{run} is damaged (KeyError: 'method'). " in error_of("report", run)
 
 
 def test_names_with_markup_end_up_as_data_only(tmp_path):

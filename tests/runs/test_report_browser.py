@@ -7,8 +7,9 @@ import pytest
 
 from cflower.runs.findings import NOT_MEASURED
 from cflower.runs.report import write_report
+from cflower.runs.report.content import PARTS, page_content
 from tests.runs.chromium import IN_CHROMIUM, Visit
-from tests.runs.folders import edited, made_up_run, with_personal_step
+from tests.runs.folders import MOVES, edited, made_up_run, with_personal_step
 
 pytestmark = IN_CHROMIUM
 CHART = "#scores [data-key=scores]"
@@ -41,6 +42,27 @@ def test_it_loads_alone_and_fits(browser, report, width, theme):
             ".filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
         )
         assert wide == 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_fails_is_a_sentence_in_its_place(opened, tmp_path, monkeypatch, part):
+    nothing = PARTS[part][1]
+    monkeypatch.setitem(PARTS, part, (lambda run: 1 / 0, nothing))
+    visit = opened(moves=MOVES)
+    places = visit.page.locator("main :is(div, p)[id]:has-text('(ZeroDivisionError:')")
+    assert places.count() == 1
+    visit.page.click("#theme")
+    assert places.count() == 1
+    assert "undefined" not in visit.text("main")
+
+
+@pytest.mark.parametrize("part", ["cost", "scores", "problems", "config"])
+def test_what_cannot_be_drawn_is_a_sentence_in_its_place(opened, monkeypatch, part):
+    monkeypatch.setattr(
+        "cflower.runs.report.page_content", lambda run: {**page_content(run), part: None}
+    )
+    text = opened().text("main")
+    assert text.count("This part of the report could not be drawn: ") == 1
 
 
 def test_the_theme_is_switched(visit):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cflower import AutoCriterion, ClusteredFL, Recorder
+from cflower import AutoCriterion, ClusteredFL, Observer, Recorder
 from cflower.errors import ConfigError
 from cflower.messages.client_names import answer
 from tests.strategy.chaos import picture
@@ -192,6 +192,24 @@ def test_noise_is_added_after_a_start_that_failed_before_its_first_round():
     wrapper.start(grid, initial_arrays(), 2)
     noisy = [np.linalg.norm(leaf.model.trained) for leaf in strategy.tree.leaves]
     assert min(noisy) > 50
+
+
+def test_a_loop_of_the_app_s_own_that_begins_with_another_model_begins_another_run():
+    class Starts(Observer):
+        number = 0
+
+        def on_start(self, run):
+            self.number += 1
+
+    strategy, grid, starts = strategy_of(), Quadratics(GROUPS).grid(), Starts()
+    strategy.observers = [starts]
+    first, other = initial_arrays(), ArrayRecord({"w": Array(np.ones(3)), "b": Array(np.ones(2))})
+    for arrays, runs in (first, 1), (first, 1), (other, 2), (other, 2):
+        # A run that was broken off before its first aggregation goes on with the same model only.
+        messages = [*strategy.configure_train(1, arrays, ConfigRecord(), grid)]
+        assert starts.number == runs
+        for message in messages:
+            assert message.content["arrays"]["w"].data == arrays["w"].data
 
 
 def test_an_evaluation_before_the_first_training_is_not_of_the_run_before():

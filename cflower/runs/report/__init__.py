@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cflower.runs.reading import outside
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.report.page import page
@@ -16,6 +17,8 @@ def write_report(run: Path, metric: str = "", *, live: bool = False) -> Path:
     A ``live`` page reloads itself, for a run that goes on. Raises a `RunFolderError` if a file is
     damaged.
     """
-    path, content = run / REPORT, page_content(RunRecord.read(run, metric))
-    replace_file(path, page(content, live=live).encode(), lasting=False)
+    path = run / REPORT
+    with outside(run):
+        text = page(page_content(RunRecord.read(run, metric)), live=live)
+    replace_file(path, text.encode(), lasting=False)
     return path

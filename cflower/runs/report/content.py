@@ -3,11 +3,12 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
+from cflower.errors import CFlowerError, first_line
 from cflower.ordering import only
 from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
@@ -43,31 +44,24 @@ def page_content(run: RunRecord) -> dict[str, Any]:
     """Everything the page needs, as JSON without NaN.
 
     Clients and sentences are named once, then by number; ``clients`` and ``clusters`` are in
-    natural order.
+    natural order. A part that cannot be made is empty, and ``failed`` says why in a sentence.
     """
-    computed = {
-        "run": about(run),
-        "versions": run.begun.versions,
-        "clients": clients(run),
-        "clusters": clusters(run),
-        "lines": lines(run),
-        "trials": trials(run),
-        "personal": personal_steps(run.summary),
-        "moves": [
-            {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
-        ],
-        "scores": rounded(run.scores_by_round.tolist(), 4),
-        "common": common_curves(run),
-        "curves": curves(run),
-        "thresholds": only(run.criterion, ["eps1", "eps2"]) or None,
-        "cost": cost(run),
-        "matrices": matrices(run),
-        "problems": problems(run),
-        "heard": heard(run),
-        "data": client_data(run),
+    content = {
+        "config": list(entries(run.config)),
+        "settings": list(entries(run.settings)),
+        **rounded({name: make(run) for name, make in NEEDED.items()}),
     }
-    given = {"config": list(entries(run.config)), "settings": list(entries(run.settings))}
-    return {**given, **rounded(computed)}
+    failed = {}
+    for name, (make, nothing) in PARTS.items():
+        try:
+            content[name] = rounded(make(run))
+        except CFlowerError:  # a damaged folder
+            raise
+        except Exception as error:  # what clients sent may be odd in any way
+            content[name] = nothing
+            why = f"{type(error).__name__}: {first_line(error)}"
+            failed[name] = f"This part of the report could not be made ({why})."
+    return {**content, "failed": failed}
 
 
 def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, Any]]:
@@ -232,6 +226,13 @@ def heard(run: RunRecord) -> list[tuple[int, int]]:
     return [(replied[name], member[name]) for name in run.client_names]
 
 
+def moves(run: RunRecord) -> list[dict[str, Any]]:
+    """The moves of clients to other clusters, in order."""
+    return [
+        {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
+    ]
+
+
 def rounded(value: Any, figures: int = 5) -> Any:
     """A JSON value with so many figures of each number, and None for NaN and infinity.
 
@@ -243,3 +244,29 @@ def rounded(value: Any, figures: int = 5) -> Any:
         parse_float=lambda number: float(f"{float(number):.{figures}g}"),
         parse_constant=lambda _: None,
     )
+
+
+Make = Callable[[RunRecord], Any]
+NEEDED: Mapping[str, Make] = {
+    "run": about,
+    "versions": lambda run: run.begun.versions,
+    "clients": clients,
+    "clusters": clusters,
+    "lines": lines,
+    "thresholds": lambda run: only(run.criterion, ["eps1", "eps2"]) or None,
+}
+"""What every section of the page needs."""
+PARTS: Mapping[str, tuple[Make, Any]] = {
+    "trials": (trials, []),
+    "personal": (lambda run: personal_steps(run.summary), {}),
+    "moves": (moves, []),
+    "scores": (lambda run: run.scores_by_round.tolist(), None),
+    "common": (common_curves, None),
+    "curves": (curves, None),
+    "cost": (cost, None),
+    "matrices": (matrices, []),
+    "problems": (problems, []),
+    "heard": (heard, []),
+    "data": (client_data, None),
+}
+"""What the page can do without, and its value then."""

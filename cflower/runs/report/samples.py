@@ -91,6 +91,8 @@ def label_matches(means: Mapping[str, NDArray[np.floating]]) -> dict[str, list[t
     for leaf in others:
         both = (means[first] + means[leaf]).reshape(len(means[leaf]), -1)
         known = np.flatnonzero(np.isfinite(both).all(axis=1))
+        if not known.size:  # the leaves share no class
+            continue
         one, two = (means[name][known].reshape(len(known), -1) for name in (first, leaf))
         distances = np.linalg.norm(two[:, None] - one, axis=-1)
         nearest, back = distances.argmin(axis=1), distances.argmin(axis=0)

@@ -42,6 +42,14 @@ function listed(names, most = 8) {
   return `${names.slice(0, most).join(', ')} and ${names.length - most} more`;
 }
 
+// A part that cannot be made or drawn is one sentence in its place, and the others are drawn.
+const undrawn = (error) => note(`This part of the report could not be drawn: ${error.message}.`);
+function drawn(id, draw, ...parts) {
+  const sentences = parts.filter((part) => run.failed[part]).map((part) => note(run.failed[part]));
+  if (sentences.length) return fill(id, sentences);
+  try { return draw(); } catch (error) { return fill(id, undrawn(error)); }
+}
+
 // A picture is drawn anew at the width it has, so that its text keeps its size on a phone.
 const watched = new ResizeObserver((entries) => {
   for (const { target } of entries) /** @type {any} */ (target).redraw?.();
@@ -51,7 +59,11 @@ function picture(name, draw, attributes = {}) {
   let width = 0;
   stage.redraw = (force) => {
     const now = Math.floor(stage.clientWidth);
-    if (now > 40 && (force || now !== width)) keepFocus(() => stage.replaceChildren(draw((width = now))));
+    if (now > 40 && (force || now !== width)) {
+      keepFocus(() => {
+        try { stage.replaceChildren(draw((width = now))); } catch (error) { stage.replaceChildren(undrawn(error)); }
+      });
+    }
   };
   watched.observe(stage);
   return html('div', attributes, stage, saveButtons(name, () => stage.firstChild));

@@ -16,7 +16,13 @@ const toggle = (key, value) => pick({ [key]: state[key] === value ? NOTHING[key]
 
 function drawPicked() {
   drawPicks();
-  for (const draw of [drawScores, drawTree, drawMoves, drawClients, drawData, drawSimilarity, drawWhy]) draw();
+  drawn('scores', drawScores, 'scores', 'common', 'curves');
+  drawn('tree', drawTree);
+  drawn('moves', drawMoves, 'moves');
+  drawn('clients', drawClients);
+  drawn('data', drawData, 'data');
+  drawn('similarity', drawSimilarity, 'matrices');
+  drawn('why', drawWhy, 'trials', 'personal');
 }
 
 function drawPicks() {

@@ -6,14 +6,14 @@ function drawAll(content) {
   const clustered = run.run.kind === 'clustered';
   byId('clients-title').firstChild.textContent = clustered ? 'Which clusters are there, and who is in them?' : 'Who took part?';
   byId('data-title').firstChild.textContent = clustered && look.leaves.length > 1 ? 'What differs between them?' : 'What data do the clients have?';
-  drawFacts();
-  drawMethods();
-  drawEvenly();
-  drawSaves();
+  drawn('facts', drawFacts);
+  drawn('methods', drawMethods);
+  drawn('evenly', drawEvenly);
+  drawn('saves', drawSaves);
   drawPicked();
-  drawCost();
-  drawProblems();
-  drawConfig();
+  drawn('cost', drawCost, 'cost');
+  drawn('problems', drawProblems, 'problems', 'heard');
+  drawn('config', drawConfig);
 }
 
 const root = document.documentElement;
@@ -22,9 +22,9 @@ const themed = () => { byId('theme').textContent = darkNow() ? 'Switch to light'
 byId('theme').addEventListener('click', () => {
   root.style.colorScheme = darkNow() ? 'light' : 'dark';
   themed();
-  drawSimilarity();
+  drawn('similarity', drawSimilarity, 'matrices');
 });
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { themed(); drawSimilarity(); });
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { themed(); drawn('similarity', drawSimilarity, 'matrices'); });
 addEventListener('hashchange', () => {
   readAddress();
   drawPicked();
