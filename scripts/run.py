@@ -21,6 +21,10 @@ MEASUREMENTS = {
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
     "adversaries": ("adversaries.measure:main", "clients that spoil the training"),
     "neutral": ("families.neutral:neutral", "splits that change nothing: are they left alone?"),
+    "leavers": (
+        "families.leavers:leavers",
+        "clients that leave after one round or come under new names",
+    ),
     "participation": (
         "families.participation:participation",
         "groups that take part in every second to eighth round only",

@@ -114,8 +114,13 @@ class SplitQuestion(Proposal):
 
 
 def serves(verdict: Verdict) -> bool:
-    """Whether a split is likely to serve its clients."""
-    return verdict.vote.likely
+    """Whether a split serves its clients: it is the criterion's evidence that makes it likely.
+
+    A gain must be likely; or the gains add up to one, and a loss is not likely: of twelve clients,
+    a part of one cannot win a vote, and the others hardly change.
+    """
+    vote = verdict.vote
+    return vote.likely or (sum(vote.gains) > 0 and not vote.opposite.likely)
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:

@@ -145,7 +145,7 @@ def run_one(job: Job) -> Record:
     }
 
 
-def simulated(config: Keys, presence: Presence) -> dict[str, Any]:
+def simulated(config: Keys, presence: Presence, clients: int = CLIENTS) -> dict[str, Any]:
     """As `cflower.server_app.run`, with clients that come and go; the summary."""
     from cflower import Recorder, simulate
     from cflower.client_app import app
@@ -159,7 +159,7 @@ def simulated(config: Keys, presence: Presence) -> dict[str, Any]:
         train(strategy, grid, agree(grid, roll_call, settings), settings)
         return recorder.summary
 
-    return simulate(app, CLIENTS, server_app=serve, run_config=config, grid_type=presence.grid)
+    return simulate(app, clients, server_app=serve, run_config=config, grid_type=presence.grid)
 
 
 def sentence(record: Record) -> str:

@@ -29,6 +29,9 @@ class Family:
 
 FLAT: Keys = {"shift": "none"}
 TURNED: Keys = {"shift": "rotation", "num-groups": 2}
+HALF: Keys = {"validation-fraction": 0.5, "decide-fraction": 0.2}
+SLOW: Keys = HALF | {"learning-rate": 0.02, "dataset-size": 2_000}
+FEW: Keys = HALF | {"dataset-size": 1_200}
 
 FAMILIES = {
     # Nothing to find: every split is a false one.
@@ -58,6 +61,18 @@ FAMILIES = {
         "the paper, VI-C: groups agree on nothing",
         20,
         {"shift": "label-permutation", "num-groups": 4},
+    ),
+    # Models that have learned little at the end: is a client served with one that only overfits?
+    "no-groups-slow": Family("unsure models", 20, FLAT | SLOW, 20),
+    "permutation-slow": Family(
+        "unsure models of groups", 20, SLOW | {"shift": "label-permutation", "num-groups": 4}, 20
+    ),
+    "no-groups-few": Family("30 examples to train on, 6 that decide", 20, FLAT | FEW, 20),
+    "label-swap-few": Family(
+        "so few examples that one model is better for both groups",
+        20,
+        FEW | {"shift": "label-swap", "num-groups": 2},
+        20,
     ),
     # Groups that are harder to see.
     "uneven-rotation": Family(

@@ -42,7 +42,7 @@ COLUMNS = (
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
-OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *natural.NAMES)
+OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *unseen.SEEN, *natural.NAMES)
 DATA = (*MODELS, "tables")
 """Data sets by name; the last is a folder with the tables of `natural`."""
 ALL_FAMILIES = (*FAMILIES, *OTHERS, *LEVELS)
@@ -84,7 +84,7 @@ def config_of(
         return run_config(data, folder, family, "auto", seed, more)
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
     for module in (theirs, pfllib, unseen, natural):
-        if family in module.NAMES:
+        if family in module.NAMES or family in getattr(module, "SEEN", ()):
             keys = module.federation(family, folder, seed, place)
             break
     else:

@@ -229,16 +229,35 @@ MADE: dict[str, Callable[[Rng], list[Group]]] = {
 NAMES = tuple(MADE)
 
 
+def two_large(rng: Rng) -> list[Group]:
+    """Two groups of nine small clients and a large one; four classes are exchanged."""
+    names = swapped(*rng.permutation(CLASSES)[:4].reshape(2, 2).tolist())
+    return [Group((900, *[50] * 9), seen) for seen in (as_it_is, named(names))]
+
+
+def hundred(rng: Rng) -> list[Group]:
+    """100 small clients of three label permutations, of which a tenth takes part in a round."""
+    return [Group((60,) * count, named(permuted(rng))) for count in (50, 30, 20)]
+
+
+SEEN: dict[str, tuple[Callable[[Rng], list[Group]], Keys]] = {
+    "two-large": (two_large, {}),
+    "hundred-at-a-tenth": (hundred, {"fraction-train": 0.1, "num-server-rounds": 40}),
+}
+"""Federations by which rules were decided, with the keys that differ; in no table of peers."""
+
+
 def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
-    """The run config of one of `NAMES`, whose examples are then in the folder `place`."""
+    """The run config of one of `NAMES` or `SEEN`, whose examples are then in the folder `place`."""
     images, labels = images_of(Path(folder))
     rng = generator(seed, "unseen", name)
     free, made = rng.permutation(len(labels)), []
-    for number, group in enumerate(MADE[name](rng)):
+    groups, keys = SEEN[name] if name in SEEN else (MADE[name], {})
+    for number, group in enumerate(groups(rng)):
         for size in group.sizes:
             mine, free = free[:size], free[size:]
             made.append((*group.seen(halved(images[mine]), labels[mine]), number))
-    return KEYS | written(made, place)
+    return KEYS | written(made, place) | keys
 
 
 def written(made: Sequence[tuple[Images, Labels, int]], place: Path) -> Keys:
