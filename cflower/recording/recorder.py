@@ -50,13 +50,15 @@ from cflower.strategy.results import html_table
 TIMES = 60
 """How many times as long as the state took to write the run goes on before it is written again:
 then it takes at most a sixtieth of the time."""
-REPORT_EVERY, REPORT_TIMES = 10.0, 200
-"""While the run goes on, the report is written as often as its page reloads itself (seconds), and
-in at most a 200th of the time."""
+REPORT_FIRST, REPORT_EVERY, REPORT_TIMES = 60.0, 10.0, 200
+"""While the run goes on, the report is written after its first minute, since the first one loads
+what it needs, then as often as its page reloads itself (seconds), and in at most a 200th of the
+time."""
 MANY = 1000
-"""Clients from which on the summary is one line and written with the checkpoints only, a line of
-``rounds.jsonl`` has the members of its cluster only where they changed, and only the similarity
-matrix of a split is kept (of 1,000 clients it has four megabytes)."""
+"""Clients from which on the summary is one line and written with the checkpoints only, the report
+is written at the end only, a line of ``rounds.jsonl`` has the members of its cluster only where
+they changed, and only the similarity matrix of a split is kept (of 1,000 clients it has four
+megabytes)."""
 BROKEN_OFF = (
     "The run ended before its last round. {path} has all {rounds} finished rounds; "
     "Recorder(resume={name!r}) goes on from there."
@@ -189,7 +191,7 @@ class Recorder(Observer):
                 f"Cannot write the run folder {self.path}: {error.strerror}. Set output-dir to a "
                 "folder that can be written."
             ) from None
-        self._report_due = time.monotonic() + REPORT_EVERY
+        self._report_due = time.monotonic() + REPORT_FIRST
         self.say(f"Run folder: {self.path}")
         return checkpoint
 
@@ -217,7 +219,7 @@ class Recorder(Observer):
             elif not many:
                 self._write_summary(report.server_round, report, lasting=False)
         began = time.monotonic()
-        if began >= self._report_due and not last:
+        if began >= self._report_due and not (many or last):
             self._write_report(live=True)
             took = time.monotonic() - began
             self._report_due = began + max(REPORT_EVERY, REPORT_TIMES * took)

@@ -31,6 +31,22 @@ def test_of_many_clients_only_the_matrix_of_a_split_is_kept(recorded):
     assert len([*(few.path / "similarity").iterdir()]) > 1
 
 
+def test_of_many_clients_the_report_is_written_at_the_end_only(recorded, monkeypatch):
+    for name in ("REPORT_FIRST", "REPORT_EVERY", "REPORT_TIMES"):
+        monkeypatch.setattr(f"cflower.recording.recorder.{name}", 0)
+    kinds = []
+
+    def written(run, *, live):
+        kinds.append(live)
+        return run
+
+    monkeypatch.setattr("cflower.recording.recorder.write_report", written)
+    recorded(12)
+    assert kinds == [False]
+    recorded(13)
+    assert kinds == [False, *[True] * 5, False]
+
+
 def test_of_many_clients_members_are_written_where_they_changed(recorded):
     few, many = recorded(13), recorded(12)
     lines = read_lines(many.path / "rounds.jsonl")

@@ -117,8 +117,8 @@ def test_the_report_reloads_itself_until_the_run_ends_or_is_interrupted(
 
     live: list[bool] = []
     monkeypatch.setattr(f"{__name__}.Watch", Read)
-    monkeypatch.setattr(recorder_module, "REPORT_EVERY", 0.0)
-    monkeypatch.setattr(recorder_module, "REPORT_TIMES", 0)
+    for name in ("REPORT_FIRST", "REPORT_EVERY", "REPORT_TIMES"):
+        monkeypatch.setattr(recorder_module, name, 0)
     with pytest.raises(KeyboardInterrupt) if stop_after == 9 else nullcontext():
         run(tmp_path, stop_after=stop_after)
     assert live == [True] * min(stop_after, 12)
