@@ -1,6 +1,8 @@
 """The constraint files pin what pyproject.toml asks for: the newest for CI, and the lowest."""
 
+import re
 import tomllib
+from itertools import chain
 
 import pytest
 from packaging.requirements import Requirement
@@ -12,6 +14,26 @@ MADE_BY = {
     "constraints.txt": "make constraints",
     "constraints-oldest.txt": "make constraints-oldest",
 }
+
+
+def test_every_dependency_has_an_upper_bound():
+    content = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    named = [content["build-system"]["requires"], content["project"]["dependencies"]]
+    named += content["project"]["optional-dependencies"].values()
+    for requirement in map(Requirement, chain.from_iterable(named)):
+        operators = {bound.operator for bound in requirement.specifier}
+        assert requirement.name == "cflower" or "<" in operators, requirement
+
+
+def test_pull_requests_are_tested_with_every_python_and_without_code_that_can_change():
+    text = (PROJECT / ".github/workflows/test.yml").read_text()
+    classifiers = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["classifiers"]
+    tested = re.findall(r'"(3\.\d+)"', text)
+    assert tested == [c.split(" :: ")[-1] for c in classifiers if ":: 3." in c]
+    assert "pull_request:" in text and "run: make fast" in text
+    # A tag or a branch of an action is whatever its owner makes of it tomorrow.
+    actions = re.findall(r"uses: *(\S+)", text)
+    assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in actions)
 
 
 @pytest.mark.parametrize("file", MADE_BY)

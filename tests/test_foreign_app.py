@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.server import LegacyContext, ServerApp, ServerAppComponents, ServerConfig
@@ -198,10 +199,11 @@ def test_the_start_says_which_metric_leads_and_in_which_direction(tmp_path, capl
 
 
 def test_clients_may_send_different_keys(tmp_path):
-    strategy, recorder = start(tmp_path, app=client_app(keys={0: "error", 4: "mae"}))
+    strategy, recorder = start(tmp_path, app=client_app(keys={0: "error", 3: "error", 4: "mae"}))
     assert clusters_of(strategy) == PLANTED
     clients = recorder.summary["clients"]
     assert "error" in clients["partition-0"] and "rmse" in clients["partition-1"]
+    assert "mae" not in clients["partition-4"]  # nobody else sends it
     assert cflower("show", recorder.path).returncode == 0
     assert (recorder.path / "report.html").is_file()
 
@@ -284,6 +286,19 @@ def test_secure_aggregation_is_refused_in_a_sentence():
     sums = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
     with pytest.raises(ConfigError, match="secure aggregation shows the server only sums"):
         DefaultWorkflow(fit_workflow=sums)(nodes(), context)
+
+
+@pytest.mark.parametrize("mod", [secagg_mod, secaggplus_mod])
+@pytest.mark.parametrize("where", ["app", "training"])
+def test_secure_aggregation_at_the_clients_is_refused_by_name(mod, where):
+    app = ClientApp(mods=[mod] if where == "app" else [])
+
+    @app.train(mods=[mod] if where == "training" else [])
+    def train(message, context):
+        return message
+
+    with pytest.raises(ConfigError, match=f"has the mod {mod.__name__}, with which clients send"):
+        simulate(app, 4, strategy=ClusteredFL(), arrays=initial_arrays(), num_rounds=2)
 
 
 def test_server_app_components_are_refused_in_a_sentence():

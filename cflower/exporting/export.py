@@ -21,6 +21,7 @@ from cflower.own_code import own_function
 from cflower.runs.reading import outside
 from cflower.runs.record import RunRecord
 from cflower.runs.records import File
+from cflower.runs.writing import PRIVATE
 from cflower.settings import check_choice, did_you_mean
 
 
@@ -98,6 +99,8 @@ def export(
             kind = write_file(record, weights, name, file, file_format, module, input_shape)
             facts = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
             text.write_text(model_card(record, name, kind, facts, client if own else ""))
+            for written in (file, text):
+                written.chmod(PRIVATE)  # the card names the members, as the run folder does
             text.replace(card)
             file.replace(path)
     except OSError as error:

@@ -16,7 +16,7 @@ from flwr.supercore import log
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
 from cflower.messages.grouped_log import GroupedLog, in_words
-from cflower.ordering import counted, in_order, listed, without
+from cflower.ordering import counted, in_order, listed, only, without
 
 PATIENCE = 3
 """Rounds in a row without a usable reply after which a run stops, and without any answer from a
@@ -25,7 +25,9 @@ SILENT = (
     "Client(s) %s did not answer in %d rounds in a row. Rounds no longer wait for them, until they "
     "answer again."
 )
-EXCLUDED = "No more messages are sent to {clients}: {cause}."
+EXCLUDED = "No messages are sent to {clients} for {rounds}: {cause}."
+PAUSE = 5
+"""Rounds in which an excluded client is not asked, the first time; then twice as many each time."""
 CLIENT_FAILED = 2
 """Flower's error code of a ClientApp that raised, also because it has no such function."""
 
@@ -132,7 +134,7 @@ class FailureRecord:
     in_a_row: Mapping[str, int] = field(default_factory=dict)
     """Unusable replies to training since the last usable one, by client."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Clients that are sent no more messages, with the reason."""
+    """Clients that are sent no messages for some rounds, with the reason."""
     rounds_with_replies: int = 0
     """Rounds with a usable reply."""
     silent_streak: int = 0
@@ -145,6 +147,10 @@ class FailureRecord:
     """How often each client was asked to train; each time may cost it privacy."""
     evaluations: Mapping[str, int] = field(default_factory=dict)
     presence: Mapping[str, Presence] = field(default_factory=dict)
+    pauses: Mapping[str, int] = field(default_factory=dict)
+    """How often each client was excluded since its last usable reply."""
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Rounds until an excluded client is asked again."""
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -158,8 +164,10 @@ class FailureRecord:
 
     @property
     def absent(self) -> set[str]:
-        """Clients that count for nothing: excluded, silent and gone ones."""
-        return {*self.excluded, *self.silent, *self.gone}
+        """Clients that count for nothing: silent and gone ones, and those without a usable reply
+        since they were excluded.
+        """
+        return {*self.excluded, *self.pauses, *self.silent, *self.gone}
 
     def met(self, clients: Iterable[str]) -> "FailureRecord":
         """The record at the start of a round with these clients connected."""
@@ -189,15 +197,21 @@ class FailureRecord:
         """The record after a round of training with so many clients that could be sampled.
 
         A failure of the only one sampled of several is no sign of a problem with the run.
-        ``exclude_after`` unusable replies in a row exclude a client; 0: never.
+        ``exclude_after`` unusable replies in a row exclude a client; 0: never. Five in a row also
+        happen by chance, so it is asked again after a pause, which doubles as long as it fails.
         """
         failed = outcome.failed(Fault.CLIENT)
         in_a_row = Counter(without(self.in_a_row, outcome.responded)) + Counter(failed)
         before = without(self.unanswered, {*outcome.responded, *failed})
         unanswered = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
-        excluded = dict(self.excluded)
+        waiting = {name: self.waiting.get(name, 1) - 1 for name in self.excluded}
+        waiting = {name: rounds for name, rounds in waiting.items() if rounds > 0}
+        excluded = only(self.excluded, waiting)
+        pauses = Counter(without(self.pauses, outcome.responded))
         for name in failed:
             if 0 < exclude_after <= in_a_row[name]:
+                waiting[name] = PAUSE * 2 ** pauses[name]
+                pauses[name] += 1
                 times = counted(in_a_row[name], "unusable reply", "unusable replies")
                 excluded[name] = f"{times} in a row; the last one {outcome.problems[name].text}"
         empty, failing = self.silent_streak, self.failing_streak
@@ -216,6 +230,8 @@ class FailureRecord:
             silent_streak=empty,
             failing_streak=failing,
             unanswered=unanswered,
+            pauses=dict(pauses),
+            waiting=waiting,
         )
 
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
@@ -223,8 +239,11 @@ class FailureRecord:
         excluded = without(self.excluded, before.excluded)
         grouped = GroupedLog()
         for client, reason in excluded.items():
-            grouped.note(WARNING, EXCLUDED, client, reason)
+            rounds = counted(self.waiting[client], "round")
+            grouped.note(WARNING, EXCLUDED.replace("{rounds}", rounds), client, reason)
         grouped.flush()
+        if again := without(before.excluded, self.excluded):
+            log(INFO, "Client(s) %s are asked again.", listed(in_order(again)))
         if new := set(self.silent) - set(before.silent):
             log(WARNING, SILENT, listed(in_order(new)), PATIENCE)
         if back := set(before.silent) - set(self.silent):

@@ -21,7 +21,14 @@ from cflower.ordering import line as one_line
 from cflower.ordering import listed
 from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
-from cflower.recording.resume import MAY_CHANGE, app_name, check_same_run, new_run_id, start_record
+from cflower.recording.resume import (
+    MAY_CHANGE,
+    app_name,
+    check_same_run,
+    new_run_id,
+    other_versions,
+    start_record,
+)
 from cflower.recording.serialization import data_line, round_line, tree_record
 from cflower.recording.summary import RunSoFar
 from cflower.runs.baselines import BASELINES, baseline_line
@@ -336,6 +343,8 @@ class Recorder(Observer):
         if planned == last and self.baselines is None:
             self.baselines = read_record(self.path, Summary).baselines
         self.say(self._how_to_go_on(last, planned))
+        if other := other_versions(before.versions, record.versions):
+            self.say(other)
         self._saved, self._shape = last, shape_of(checkpoint.state)
         # Later lines are of rounds that are trained again.
         if path.is_file():

@@ -11,7 +11,7 @@ from typing import Any
 
 from cflower.errors import RunFolderError
 from cflower.messages.client_names import COMMITMENT, projects
-from cflower.ordering import without
+from cflower.ordering import listed, without
 from cflower.runs.records import FORMAT, Config
 from cflower.runs.run_files import printable
 from cflower.strategy.observers import RunStart
@@ -93,6 +93,26 @@ def check_same_run(name: str, before: Config, now: Config, may_change: Collectio
             f"Cannot resume {name}: its models are permuted with another seed than "
             "the clients have now. Give them the seed file of the first time."
         )
+
+
+def other_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """One sentence if a run goes on with other versions than it began with; else empty.
+
+    >>> other_versions({"torch": "2.1", "flwr": "1.4"}, {"torch": "2.2", "flwr": "1.4"})
+    'The run began with torch 2.1 and goes on with torch 2.2: its result may be another one than \
+without the interruption.'
+    """
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if not changed:
+        return ""
+    old, new = (
+        listed([f"{name} {part.get(name, '(missing)')}" for name in changed])
+        for part in (before, now)
+    )
+    return (
+        f"The run began with {old} and goes on with {new}: its result may be another one than "
+        "without the interruption."
+    )
 
 
 def differences(

@@ -65,7 +65,8 @@ class ClusteredFL(Settings, Strategy):
     max_influence : float
         Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int
-        Unusable replies to training in a row that exclude a client; 0: never.
+        Unusable replies to training in a row after which a client is not asked for 5 rounds, and if
+        the next reply is unusable too for 10, 20 and so on; 0: never.
     round_share, round_seconds : float
         Share of the clients whose replies close a round, and seconds after which it closes with the
         replies it has (0: ``timeout``). A later reply to training counts when it comes, for less

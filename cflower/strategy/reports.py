@@ -1,6 +1,6 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any
@@ -72,10 +72,10 @@ class RoundReport:
             old = self.measured.get(client, new)
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
 
-    def note(self, problems: Mapping[str, Problem], excluded: Container[str] = ()) -> None:
+    def note(self, problems: Mapping[str, Problem], excluded: Collection[str] = ()) -> None:
         """Add problems of replies; the first of each client counts."""
         for client, problem in problems.items():
-            ended = "; it is excluded from now on" if client in excluded else ""
+            ended = "; it is not asked for some rounds" if client in excluded else ""
             self.problems.setdefault(client, problem.text + ended)
 
     def close(self, messenger: ClientMessenger, exclude_after: int) -> None:

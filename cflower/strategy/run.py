@@ -16,7 +16,7 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
-from cflower.messages.client_names import PART, app_of
+from cflower.messages.client_names import PART, app_of, mods_of_training
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
@@ -38,7 +38,7 @@ from cflower.strategy.round_log import log_alone, log_decisions, log_places, log
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import Settings, plain
 from cflower.strategy.weight_log import WeightLog, log_limited_examples
-from cflower.strategy.wrappers import Wrapper, refuse_unfit_wrappers
+from cflower.strategy.wrappers import Wrapper, refuse_secure_aggregation, refuse_unfit_wrappers
 
 PATIENT = 300.0
 """Seconds to wait for nodes by default: a busy machine takes minutes to start a simulation."""
@@ -83,6 +83,7 @@ class Run:
         call.check()
         if not call.alone:
             refuse_unfit_wrappers(settings.aggregation)
+        refuse_secure_aggregation(mods_of_training(app_of(call.grid)))
         self.settings, self.call, self.num_rounds = settings, call, call.num_rounds
         self.grid, self.result = call.grid, Result(call.arrays)
         self.roll_call = settings.roll_call or RollCall(timeout=PATIENT, asks=None)

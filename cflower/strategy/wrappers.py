@@ -4,10 +4,11 @@ They bring a ``start`` of their own, know one model, and add noise to what ``agg
 returns (central differential privacy).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from traceback import walk_stack
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.supercore import log
@@ -27,6 +28,11 @@ OLDER_WORKFLOW = (
     "cflower.PermutationMod."
 )
 
+SECRET_SUMS = (
+    "The ClientApp has the mod {}, with which clients send shares of a sum instead of updates, but "
+    "clusters are detected by comparing single updates: take the mod off. Against a curious server "
+    "there are LocalDpMod and cflower.PermutationMod."
+)
 NOT_CLIPPED = (
     "Client(s) %s sent updates longer than the clipping norm of the wrapper for differential "
     "privacy, so its guarantee does not hold. Give every ClientApp Flower's mod: "
@@ -78,6 +84,14 @@ class Wrapper:
 def refuse_older_workflow(strategy: object, client_manager: object) -> NoReturn:
     """Raise a ConfigError: Flower's older workflows, such as SecAgg+, begin with this call."""
     raise ConfigError(OLDER_WORKFLOW)
+
+
+def refuse_secure_aggregation(mods: Iterable[Any]) -> None:
+    """Raise a ConfigError if one of the mods on the clients' training is Flower's for such sums."""
+    for mod in mods:
+        name = getattr(mod, "__name__", "")
+        if mod.__module__.startswith("flwr.") and name.startswith("secagg"):
+            raise ConfigError(SECRET_SUMS.format(name))
 
 
 def refuse_unfit_wrappers(aggregation: str) -> None:

@@ -46,6 +46,30 @@ def test_unusable_replies_in_a_row_exclude_a_client(after, times):
     assert excluded == {"c": f"{times} in a row; the last one is bad"}
 
 
+def rounds_asked(answers, exclude_after=5):
+    """The rounds in which a client is asked, given whether its replies to these are usable."""
+    failures, asked, answers = FailureRecord(), [], list(answers)
+    for server_round in range(1, 500):
+        if "c" not in failures.excluded:
+            if not answers:
+                break
+            asked.append(server_round)
+            good = answers.pop(0)
+            one = outcome("abc") if good else outcome("ab", bad="c")
+        else:
+            one = outcome("ab")
+        failures = failures.trained(one, exclude_after, 3)
+        assert ("c" in failures.absent) is (bool(failures.pauses) or "c" in failures.excluded)
+    return asked
+
+
+def test_an_excluded_client_is_asked_again_after_pauses_that_double_while_it_fails():
+    assert rounds_asked(9 * [False]) == [1, 2, 3, 4, 5, 11, 22, 43, 84]
+    assert rounds_asked([*5 * [False], True, True]) == [1, 2, 3, 4, 5, 11, 12]
+    again = [*5 * [False], False, True, *5 * [False], True]  # a usable reply resets the pause
+    assert rounds_asked(again) == [1, 2, 3, 4, 5, 11, 22, 23, 24, 25, 26, 27, 33]
+
+
 def test_a_usable_reply_resets_the_count_and_an_absence_does_not():
     bad, good = outcome("a", bad="c"), outcome("ac")
     away, dead = outcome("a", absent="c"), outcome("a", dead="c")
@@ -158,8 +182,9 @@ def test_an_excluded_client_is_not_asked_and_delays_no_split():
 
     clients = Quadratics((0, 1, 0, 1), spoil={0: nan})  # 3 of 4 are less than heard_share = 0.8
     strategy, _, reports = run(clients, exclude_after=2)
-    assert max(seen.server_round for seen in clients.seen if seen.client == 0) == 2
-    assert "it is excluded from now on" in reports[1].problems["partition-0"]
+    asked = [seen.server_round for seen in clients.seen if (seen.kind, seen.client) == ("train", 0)]
+    assert asked == [1, 2, 8]
+    assert "it is not asked for some rounds" in reports[1].problems["partition-0"]
     assert [report.failures.problems["partition-0"] for report in reports[:4]] == [1, 2, 2, 2]
     good = without(clusters_of(strategy), "partition-0")
     assert good == without(clients.planted, "partition-0")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_a_run_without_rounds_left_says_what_it_does_and_how_to_train_further(tm
     )
     _, said = started(tmp_path, resume=name, rounds=6)
     assert said[0] == "Going on after round 5."
+
+
+def test_a_run_that_goes_on_with_other_versions_says_so(tmp_path, monkeypatch):
+    def older(name):
+        if name == "numpy":
+            raise PackageNotFoundError
+        return "1.0.0" if name == "flwr" else version(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cflower.recording.resume.version", older)
+        run = started(tmp_path, interrupt=True)[0].path
+    flwr, numpy = version("flwr"), version("numpy")
+    _, said = started(tmp_path, resume=run.name)
+    sentence = f"began with flwr 1.0.0, numpy (missing) and goes on with flwr {flwr}, numpy {numpy}"
+    assert sum(sentence in text for text in said) == 1
+    _, said = started(tmp_path, resume=started(tmp_path, interrupt=True)[0].path.name)
+    assert not [text for text in said if "began with" in text]
 
 
 def test_a_run_without_rounds_is_recorded(tmp_path):

@@ -198,3 +198,11 @@ def test_names_of_a_run_are_cut_where_they_are_written(tmp_path):
     started(tmp_path, name="n" * 10**6, tags=["t" * 10**6])
     assert recorder.path.parent == tmp_path
     assert "finished" in output_of("list", "--runs", tmp_path)
+
+
+def test_an_exported_model_and_its_card_are_closed_to_other_users(tmp_path):
+    run = started(tmp_path / "runs")[0].path
+    model = tmp_path / "model.safetensors"
+    output_of("export", run, "--cluster", "0", "--output", model)
+    for path in (model, tmp_path / "model.safetensors.md"):
+        assert path.stat().st_mode & 0o777 == 0o600
