@@ -120,8 +120,8 @@ class Presence(NamedTuple):
 
     @property
     def gone(self) -> bool:
-        """Whether it is away for longer than it was connected, and twice as long as ever before."""
-        return self.away > max(self.connected, 2 * self.longest)
+        """Whether it is away for as long as it was connected, and twice as long as ever before."""
+        return self.away >= max(self.connected, 2 * self.longest)
 
 
 @dataclass(frozen=True)
