@@ -30,8 +30,8 @@ FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 def round_line(report: RoundReport, decision: Decision) -> Line:
     """One cluster's line of ``rounds.jsonl``.
 
-    The metrics, problems and moves of a client are in the line of its leaf, not in the one about a
-    split on trial.
+    The metrics, problems and moves of a client are in the line of its leaf, not in the one with
+    what clients judged of a split.
     """
     cluster, tree = decision.cluster, report.trained
     trained = [client for client, on in report.trained_on.items() if on == cluster]

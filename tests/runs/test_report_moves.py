@@ -1,4 +1,4 @@
-"""Trials, moves, baselines and groups on the page, in Chromium."""
+"""Votes on splits, moves, baselines and groups on the page, in Chromium."""
 
 import threading
 
@@ -46,7 +46,7 @@ def test_a_band_is_as_high_as_its_members_are_many(opened):
     assert second / root == pytest.approx(7 / 8, rel=0.01)
 
 
-def test_signs_of_trials(browser, tmp_path):
+def test_signs_of_what_clients_judged(browser, tmp_path):
     for outcome, chance, sign in [
         ("split confirmed", 0.001, "✓"),
         ("split confirmed", 0.1, "≈"),
