@@ -9,7 +9,7 @@ import pytest
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
-from cflower import Recorder
+from cflower import Observer, Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import Status
 from cflower.runs.findings import remarks
@@ -155,6 +155,43 @@ def test_a_client_that_lies_about_both_models_does_not_prevent_a_split():
     strategy, _, _ = asking(clients, 20)
     assert clusters_of(strategy) == clients.planted
     assert strategy.tree.root.trial.status is Status.CONFIRMED
+
+
+class EndsAfter(Observer):
+    """Ends a run that was planned to be longer."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def on_round(self, report):
+        return report.server_round == self.last
+
+
+def without_time(lines):
+    return [{**line, "seconds": 0} for line in lines]
+
+
+@pytest.mark.parametrize(("groups", "made"), [(HALVES, True), (ALIKE, False)])
+def test_a_run_resumed_after_any_round_is_asked_the_same_and_ends_the_same(tmp_path, groups, made):
+    rounds, settings = 7, {"criterion": Halves(), "weighting": "uniform"}
+    whole = Recorder(tmp_path)
+    strategy, _, _ = asking(Quadratics(groups), rounds, observers=[whole], **settings)
+    assert bool(whole.summary["splits"]) == made
+    for stop in range(1, rounds):
+        first = Recorder(tmp_path)
+        observers = [first, EndsAfter(stop)]
+        asking(Quadratics(groups), rounds, observers=observers, **settings)
+        second = Recorder(tmp_path, resume=first.path.name)
+        again, _, _ = asking(Quadratics(groups), rounds, observers=[second], **settings)
+        assert without_time(reported_lines(second)) == without_time(reported_lines(whole))
+        assert again.state.memory == strategy.state.memory
+        assert again.state.asked == strategy.state.asked
+        assert again.failures.presence == strategy.failures.presence
+        for path in (
+            "tree.json",
+            *(f"models/{leaf.name}.safetensors" for leaf in again.tree.leaves),
+        ):
+            assert (second.path / path).read_bytes() == (whole.path / path).read_bytes()
 
 
 def test_under_a_wrapper_splits_are_final_and_each_client_trains_one_model():
