@@ -13,7 +13,9 @@ from cflower import Observer, Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import Status
 from cflower.runs.findings import remarks
+from cflower.runs.record import RunRecord
 from cflower.runs.records import Summary
+from cflower.runs.report.content import page_content
 from tests.run_content import read_lines
 from tests.strategy.quadratics import (
     Halves,
@@ -45,6 +47,15 @@ def test_the_shortest_run_can_ask_all_clients_once(rounds, caplog):
     # The common model and that of the part, then at the end the root's and the leaf's.
     evaluated = Counter(seen.client for seen in clients.seen if seen.kind == "evaluate")
     assert evaluated == dict.fromkeys(range(6), 4)
+
+
+def test_a_training_is_counted_once_in_the_round_of_a_split(tmp_path):
+    recorder = Recorder(tmp_path)
+    asking(Quadratics(HALVES), 6, criterion=Halves(), observers=[recorder])
+    lines = [line for line in reported_lines(recorder) if line["round"] == 3]
+    assert [line["decision"] for line in lines] == ["split", "split confirmed"]
+    assert [len(line["heard"]) for line in lines] == [6, 0]
+    assert page_content(RunRecord.read(recorder.path))["cost"]["trainings"] == 6 * 6
 
 
 @pytest.mark.parametrize("settings", [{"fraction_evaluate": 1.0}, {"fraction_train": 0.5}])
