@@ -79,8 +79,8 @@ def test_eval_acc_leads_and_round_1_says_so(tmp_path, caplog):
     assert '"name":"eval_loss"' in (recorder.path / "report.html").read_text()
 
 
-def test_a_trial_is_judged_by_eval_acc_too(tmp_path):
-    _, recorder = run(tmp_path, trial_rounds=2)
+def test_a_split_is_judged_by_eval_acc_too(tmp_path):
+    _, recorder = run(tmp_path, trial_rounds=1)
     assert recorder.summary["splits"][0]["trial"] == "confirmed"
     assert "eval_acc" in recorder.summary["splits"][0]["verdict"]
 
@@ -125,10 +125,10 @@ class WithConfig(ClusteredFL):
         return super().configure_train(server_round, arrays, config, grid)
 
 
-def test_a_start_of_its_own_is_said_to_leave_out_trials_and_the_final_table(tmp_path, caplog):
+def test_a_start_of_its_own_is_said_to_leave_out_questions_and_the_final_table(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "flwr"):
         run(tmp_path, kind=WithStart, start={"train_config": ConfigRecord({"lr": 0.1})})
-    sentence = "without trials, moves and the final evaluation"
+    sentence = "without questions about splits, moves and the final evaluation"
     assert sum(sentence in text for text in caplog.messages) == 1
 
 

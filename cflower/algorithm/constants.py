@@ -8,10 +8,10 @@ ERROR = 0.01
 """Probability that chance alone makes a member sure of its part, two parts distant, or an update
 longer than all others: a usual level, strict because many members are tested in every round."""
 SIGNIFICANT = 1 / 80
-"""One-sided p-value of a significant vote: of splits that change nothing at most 5 % are confirmed
-in three votes, and nine clients of ten suffice."""
+"""One-sided p-value of a significant vote, which models of the clients' own need: nine clients of
+ten suffice."""
 LIKELY = 0.25
-"""One-sided p-value of a likely gain: enough to leave things as they are."""
+"""One-sided p-value of a likely gain: enough for a split, and against a join."""
 FEW = 3
 """Fewest rounds or clients that show what is usual: of two, either could be the exception. Two
 rounds with the same parts are enough for the right ones, but bring more false proposals."""
@@ -33,10 +33,9 @@ RESEMBLES = 0.5
 """Cosine from which updates resemble each other (60 degrees), or parts still move the same way;
 between two leaves, relative to the cosine within them."""
 LONG = 2.0
-"""Ratio of an update's norm to the usual one, from which it is unusually long; and of a client's
-losses with two models, from which they do not serve it alike."""
+"""Ratio of an update's norm to the usual one, from which it is unusually long."""
 MOST = 3.0
-"""A client counts for at most so many usual ones, and 1 / `MOST` of all others together. A fifth of
-the clients at this limit have three sevenths of the whole, so the others outweigh them."""
+"""A client counts for at most so many usual ones. A fifth of the clients at this limit have three
+sevenths of the whole, so the others outweigh them."""
 ENOUGH_EXAMPLES = 30
 """Held-out examples of all clients together that a paired test needs."""

@@ -68,6 +68,12 @@ class Evidence:
     weights, then bias; empty if the model has no such layer."""
 
     @property
+    def just_heard(self) -> set[str]:
+        """The clients with an update of this round."""
+        now = self.rounds == self.server_round
+        return {client for client, here in zip(self.clients, now, strict=True) if here}
+
+    @property
     def max_norm(self) -> float:
         """Max ‖Δ_i‖, left side of eq. 33."""
         return float(self.norms.max(initial=0.0))

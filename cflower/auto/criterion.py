@@ -97,11 +97,14 @@ class AutoCriterion(Checked, Criterion):
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages(**memory).updated(evidence)
-        away = {*evidence.absent}
+        # A client that has just sent its first update could not send two.
+        first = {c for c, n in zip(known.clients, known.counts, strict=True) if n == 1}
+        away = {*evidence.absent, *(first & evidence.just_heard)}
         counts = known.counts[[client not in away for client in known.clients]]
         members, ready = len(evidence.members), int((counts >= 2).sum())
         # Members that never trained do not count.
-        share = min(self.heard_share * len(counts), SUFFICIENT) / max(1, members)
+        trained = len(counts) or len(known.clients)
+        share = min(self.heard_share * trained, SUFFICIENT) / max(1, members)
         if refused := too_few(members, ready, "two updates", least=FEW, share=share):
             return verdict(evidence, *refused), vars(known)
         left_out, decisions = known.left_out(evidence.members, evidence.absent), []

@@ -34,10 +34,9 @@ class SplitQuestions(Change):
         if decision.outcome is not Outcome.SPLIT:
             return decision
         again, now = 2 * refused_in(state).get(decision.cluster, 0), decision.server_round
-        here = {c for c, last in zip(evidence.clients, evidence.rounds, strict=True) if last == now}
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
-        elif away := [side for side in decision.sides if here.isdisjoint(side)]:
+        elif away := [s for s in decision.sides if evidence.just_heard.isdisjoint(s)]:
             reason = f"of {listed(away[0], 5)} nobody trained in this round, so nobody can be asked"
         else:
             return replace(decision, outcome=Outcome.PROPOSED)

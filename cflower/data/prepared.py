@@ -18,7 +18,7 @@ class ClientData:
 
     train: Examples
     decide: Examples
-    """Trials, joins, the personal step and `selection` decide by these and by no others."""
+    """Votes, the personal step and `selection` decide by these and by no others."""
     report: Examples
     """All figures are of these; the same object as ``decide`` if the same examples decide."""
     group: int | str | None

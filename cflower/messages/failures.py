@@ -122,7 +122,7 @@ class Presence(NamedTuple):
     @property
     def gone(self) -> bool:
         """Whether it is away for as long as it was connected, and twice as long as ever before."""
-        return self.away >= self.connected and self.away > 2 * self.longest
+        return self.away >= max(self.connected, 2 * self.longest)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 def round_line(report: RoundReport, decision: Decision) -> Line:
     """One cluster's line of ``rounds.jsonl``.
 
-    The metrics, problems and moves of a client are in the line of its leaf, not in the one about a
-    split on trial.
+    Who replied, and the metrics, problems and moves of a client, are in the line of its leaf, not
+    in the one with what clients judged of a split.
     """
     cluster, tree = decision.cluster, report.trained
     trained = [client for client, on in report.trained_on.items() if on == cluster]
@@ -40,7 +40,7 @@ def round_line(report: RoundReport, decision: Decision) -> Line:
         decision,
         round=report.server_round,
         members=tree.clusters[cluster].members,
-        heard=tree.among(trained, cluster),
+        heard=tree.among(trained, cluster) if is_leaf else (),
         decision=decision.outcome.value,
         metrics=scalars(report.metrics(cluster)),
         central=scalars(report.central),

@@ -61,7 +61,7 @@ def story(run: RunRecord, cluster: str) -> str:
         fate = f"split in round {last.round} into {', '.join(others)} and {child}"
     size = counted(len(last.members), "client")
     sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
-    judged = [[line] for line, _ in run.judgements if line.cluster == cluster]
+    judged = [[one] for one, _ in run.judgements if one.cluster == cluster and one not in lines]
     for alike in [list(group) for _, group in groupby(lines, attrgetter("decision"))] + judged:
         sentences.append(f"{span(alike)}, {alike[0].decision}: {alike[-1].reason}")
     if step := personal_steps(run.summary).get(cluster):

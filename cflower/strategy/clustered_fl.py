@@ -74,7 +74,7 @@ class ClusteredFL(Settings, Strategy):
     isolated : bool
         Every client is a cluster of its own from the start.
     trial_rounds : int, optional
-        Rounds after a split until the clients judge it for the first time; 0: splits are final.
+        0: a split is made at once and is final; else its clients are asked before it is made.
         This and the next two are the criterion's if not given: 1, True and True for
         `AutoCriterion`, else off.
     moving, personal : bool, optional
@@ -85,7 +85,7 @@ class ClusteredFL(Settings, Strategy):
     seed : int
         Of the sampling of clients.
     metric, higher_is_better : str, bool, optional
-        The clients' metric that leads in trials, logs, tables and reports; its name decides the
+        The clients' metric that leads in votes, logs, tables and reports; its name decides the
         direction if not given (loss, perplexity, rmse, mae: lower). Where most clients send no
         ``accuracy``, another that means it leads, such as ``eval_acc``.
     observers : sequence of Observer

@@ -33,8 +33,8 @@ EVALUATIONS = 2
 """Of a member in a personal step by ordinary messages."""
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
-    "trials, moves and the final evaluation, whose table is empty. An app's own loop is rarely "
-    "needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
+    "questions about splits, moves and the final evaluation, whose table is empty. An app's own "
+    "loop is rarely needed: see evaluate_fn, observers and configure_train (docs/guide/own-app.md)."
 )
 BY_NUMBER = (
     "The model's arrays have numbers in place of names. If some hold statistics of normalisation "
@@ -103,7 +103,7 @@ class Conditions:
         if not self.alone:
             log(INFO, NOT_ALONE)
         if rules.trial_rounds and not self.evaluates:
-            log(INFO, "The ClientApp has no evaluate function: splits are final, without a trial.")
+            log(INFO, "The ClientApp has no evaluate function: splits are final.")
         if rules.personal and (obstacle := self.personal_obstacle(num_rounds)):
             log(INFO, "There will be no personal step: %s.", obstacle)
         adaptive = getattr(rules.optimizer, "rule", None) in ADAPTIVE

@@ -70,10 +70,7 @@ class Observer:
         return None
 
     def on_round(self, report: RoundReport) -> bool | None:
-        """A round is over; True, also NumPy's, ends the run after it, with the final evaluation.
-
-        Splits that are on trial then stand.
-        """
+        """A round is over; True, also NumPy's, ends the run after it, with the final evaluation."""
         return None
 
     def on_end(self, report: FinalReport | None) -> None:

@@ -1,19 +1,17 @@
-"""Simulated replies to a vote: which splits does it confirm?
+"""Simulated replies to a vote: which splits are made?
 
     python scripts/run.py votes --seeds 0-9 --out outputs/votes
 
 Every client measures two models, its part's own and the common one, on the same ten examples that
-decide, by accuracy and by loss; what it reports is drawn here, so nothing is trained. As long as a
-vote leaves a part open it is asked again, with gains that are correlated with the last ones: the
-examples are the same, the models have changed a little. Cases:
+decide, by accuracy and by loss; what it reports is drawn here, so nothing is trained. Cases:
 
-- ``neutral``: no gain for anybody, 6 to 40 clients, one to ten looks, correlations .5 and .9;
+- ``neutral``: no gain for anybody, 6 to 40 clients;
 - ``sacrifice``: 14 clients gain one point, 6 lose 2, 10 or 30;
-- ``gain``: 20 clients of two groups gain 3 or 10 points, alone or with 1, 2, 4 liars among them
+- ``gain``: 20 clients of two groups gain 3, 10 or 30 points, alone or with 1, 2, 4 liars among them
   who say the opposite as strongly as they can, on three times the examples;
-- ``for``: liars who say so of a neutral split, to have it confirmed.
+- ``for``: liars who say so of a neutral split, to have it made.
 
-`parts_confirmed` is all that knows the vote of this version.
+`parts_made` is all that knows the vote of this version.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +40,8 @@ class Vote(NamedTuple):
     num_examples: int
 
 
-def parts_confirmed(votes: Sequence[Vote]) -> dict[str, bool | None]:
-    """For each part whether it keeps models of its own; None if it is to be asked again."""
+def parts_made(votes: Sequence[Vote]) -> dict[str, bool]:
+    """For each part whether it gets a model of its own."""
     from cflower.algorithm.change import Answer
     from cflower.algorithm.state import Ask, Reply, Role
     from cflower.changes.vote import verdict_of
@@ -55,8 +53,7 @@ def parts_confirmed(votes: Sequence[Vote]) -> dict[str, bool | None]:
         replies = (Reply(ask, vote.num_examples, metrics) for metrics in (vote.own, vote.common))
         pairs.append(tuple(replies))
     verdict = verdict_of(Answer(tuple(pairs), Metric()))
-    losers = verdict.losers if verdict.better else ()
-    return {part: False if part in losers else verdict.better for part in verdict.parts}
+    return {part: verdict.vote.likely and part not in verdict.losers for part in verdict.parts}
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,6 @@ class Case:
     """Clients of each part."""
     gains: tuple[float, ...]
     """What the own model is better by, for each part."""
-    looks: int = 3
-    """How often it is asked at most."""
-    correlation: float = 0.9
-    """Between a client's chance gains of two looks."""
     examples: int = 10
     spread: float = 0.0
     """Standard deviation of a client's gain; 0: that of so many examples, in whole examples."""
@@ -83,17 +76,8 @@ ACCURACY, LOSS, DISCORDANT = 0.85, 0.5, 0.06
 FURTHEST = {True: ((1.0, 0.001), (0.0, 900.0)), False: ((0.0, 900.0), (1.0, 0.001))}
 """Accuracy and loss of the own and the common model as a liar reports them, for a split or against
 it."""
-NEUTRAL = {
-    f"neutral-{clients}-looks-{looks}-{correlation:g}": Case(
-        (clients // 2, clients // 2), (0.0, 0.0), looks, correlation
-    )
-    for clients in (6, 10, 20, 40)
-    for looks in (1, 3, 6, 10)
-    for correlation in (0.5, 0.9)
-    if looks > 1 or correlation == 0.5
-}
 CASES = {
-    **NEUTRAL,
+    **{f"neutral-{n}": Case((n // 2, n // 2), (0.0, 0.0)) for n in (6, 10, 20, 40)},
     **{
         f"sacrifice-{loss}": Case((14, 6), (0.01, -loss / 100), examples=20, spread=0.03)
         for loss in (2, 10, 30)
@@ -128,29 +112,15 @@ def run_one(job: Job) -> Record:
     """How many of a case's votes ended in which way."""
     name, trials = job.what["case"], job.settings["trials"]
     rng = generator(job.what["seed"], "votes", name)
-    ends = [outcome(CASES[name], rng) for _ in range(trials)]
+    size = sum(CASES[name].sizes)
+    ends = [parts_made(reported(CASES[name], rng.normal(size=(size, 2)))) for _ in range(trials)]
     return {
         "trials": trials,
-        "confirmed": sum(any(end.values()) for end in ends),
+        "made": sum(any(end.values()) for end in ends),
         "all parts": sum(all(end.values()) for end in ends),
         "last part": sum(bool(list(end.values())[-1]) for end in ends),
-        "open": sum(all(part is None for part in end.values()) for end in ends),
-        "refused": sum(all(part is False for part in end.values()) for end in ends),
+        "refused": sum(not any(end.values()) for end in ends),
     }
-
-
-def outcome(case: Case, rng: np.random.Generator) -> dict[str, bool | None]:
-    """What became of each part, by the first look that decided it."""
-    clients, chance = sum(case.sizes), np.zeros(0)
-    found: dict[str, bool | None] = dict.fromkeys(parts_of(case))
-    for look in range(case.looks):
-        fresh, kept = rng.normal(size=(clients, 2)), case.correlation if look else 0.0
-        chance = kept * (chance if look else fresh) + np.sqrt(1 - kept**2) * fresh
-        verdict = parts_confirmed(reported(case, chance))
-        found = {part: verdict[part] if done is None else done for part, done in found.items()}
-        if None not in found.values():
-            break
-    return found
 
 
 def parts_of(case: Case) -> list[str]:
@@ -196,7 +166,7 @@ def with_liars(honest: Sequence[Vote], count: int, in_favour: bool) -> list[Vote
 
 def sentence(record: Record) -> str:
     """A case in a few words."""
-    return f"confirmed {record['confirmed']} of {record['trials']}"
+    return f"made {record['made']} of {record['trials']}"
 
 
 def report(records: list[Record], out: Path) -> None:
@@ -206,13 +176,12 @@ def report(records: list[Record], out: Path) -> None:
     write_table(rows, out / "votes.csv")
     show(rows)
     print(
-        "Per cent of the votes. confirmed: for any part; last part: of those that lose, where some"
+        "Per cent of the votes. made: for any part; last part: of those that lose, where some do."
     )
-    print("do; refused: for all parts; open: for all parts, after the last look.")
 
 
 def row_of(name: str, runs: pd.DataFrame) -> Row:
     """The shares of a case."""
-    shares = ("confirmed", "all parts", "last part", "open", "refused")
+    shares = ("made", "all parts", "last part", "refused")
     total: dict[str, Any] = {"case": name, "votes": runs["trials"].sum()}
     return total | {key: 100 * runs[key].sum() / total["votes"] for key in shares}

@@ -194,13 +194,17 @@ def served(name: str, number: int, tree: ParameterTree, facts: dict[str, Any]) -
 
 
 def with_trial(run: Path, outcome: str, chance: float | None = 0.001) -> Path:
-    """The made-up run's split of round 6 was on trial until round 10; no chance: nobody voted."""
+    """What clients judged of the made-up run's split of round 6, then or, of a join, in round 10.
+
+    No chance: nobody voted.
+    """
     judged = {"decision": outcome, "reason": "the clients judged", "clients": {}, "problems": {}}
     figures = {} if chance is None else {"gain_chance": chance, "loss_chance": 1 - chance}
     judged |= {"figures": figures, "moves": []}
     with edited(run / "rounds.jsonl") as lines:
-        after = next(i for i, line in enumerate(lines) if line["round"] == 10)
-        lines.insert(after, lines[0] | judged | {"round": 10})
+        now = 10 if outcome == "split taken back" else 6
+        after = next(i for i, line in enumerate(lines) if line["round"] > now)
+        lines.insert(after, lines[0] | judged | {"round": now})
     return run
 
 

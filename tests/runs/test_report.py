@@ -140,7 +140,7 @@ def test_names_with_markup_end_up_as_data_only(tmp_path):
 
 
 def test_the_common_model_has_no_curve_of_what_the_leaves_models_were_evaluated_on(tmp_path):
-    run = with_trial(made_up_run(tmp_path / "run"), "split confirmed")
+    run = with_trial(made_up_run(tmp_path / "run"), "split taken back")
     for fraction, known in ((0.0, [*range(1, 7), 10]), (1.0, list(range(1, 6)))):
         with edited(run / "config.json") as config:
             config["settings"]["fraction-evaluate"] = fraction

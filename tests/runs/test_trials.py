@@ -1,110 +1,71 @@
-"""Splits on trial in report, explain and tables: of a real run of each kind."""
+"""What clients judged of splits, in report, explain and tables: of a real run of each kind."""
 
 import pytest
 from flwr.app import Message, MetricRecord
 
-from cflower import Observer, Recorder
+from cflower import Recorder
 from cflower.runs.explain import explanation
 from cflower.runs.findings import common_in_words
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, cluster_tree
 from tests.strategy.quadratics import Halves, Quadratics
-from tests.strategy.test_trials import on_trial, questions_without_limit  # noqa: F401
+from tests.strategy.test_trials import asking
 
 
-class EndsAfter(Observer):
-    """Ends a run before its last round."""
-
-    def __init__(self, last):
-        self.last = last
-
-    def on_round(self, report):
-        return report.server_round == self.last
-
-
-def recorded(path, clients, rounds, *others):
-    """A run that is split in the middle in round 3, on trial for three rounds."""
+def recorded(path, clients, rounds):
+    """A run in which the split in the middle is put to the clients in round 3."""
     recorder = Recorder(path)
-    on_trial(clients, rounds, criterion=Halves(), observers=[recorder, *others])
+    asking(clients, rounds, criterion=Halves(), observers=[recorder])
     return RunRecord.read(recorder.path)
 
 
-def test_a_split_that_was_taken_back(tmp_path):
-    def worse_apart(message, content, _):
-        apart = message.content["config"]["cluster"] != "0"
-        content["metrics"] = MetricRecord({"loss": 1.0 + apart, "num-examples": 30})
+def always(loss_apart, num_examples=30):
+    """Every client measures a loss of 1 with the common model, and this one with its part's."""
+
+    def spoil(message, content, _):
+        loss = 1.0 if message.content["config"]["cluster"] == "0" else loss_apart
+        content["metrics"] = MetricRecord({"loss": loss, "num-examples": num_examples})
         return Message(content, reply_to=message)
 
-    clients = Quadratics((0,) * 6, spoil_evaluate=dict.fromkeys(range(6), worse_apart))
-    undone = recorded(tmp_path, clients, 9)
-    page = page_content(undone)
+    return dict.fromkeys(range(6), spoil)
+
+
+@pytest.mark.parametrize("loss_apart", [1.0, 2.0])
+def test_every_split_that_clients_refused_is_shown(tmp_path, monkeypatch, loss_apart):
+    monkeypatch.setattr("cflower.strategy.conditions.FOR_QUESTIONS", 9.0)
+    run = recorded(tmp_path, Quadratics((0,) * 6, spoil_evaluate=always(loss_apart)), 16)
+    page, text = page_content(run), explanation(run)
+    trials = [(trial["round"], trial["began"], trial["status"]) for trial in page["trials"]]
+    assert trials == [(3, 3, "refused"), (6, 6, "refused"), (12, 12, "refused")]
+    assert all(trial["reason"] in text for trial in page["trials"])
     assert [cluster["name"] for cluster in page["clusters"]] == ["0"]
-    assert set(page["lines"]["cluster"]) == {"0"}
-    assert page["lines"]["round"] == [1, 2, 3, 7, 8, 9]
-    (trial,) = page["trials"]
-    assert (trial["round"], trial["status"]) == (6, "undone")
-    assert trial["reason"] == undone.summary.splits[0].verdict
+    assert page["lines"]["round"] == [*range(1, 17)]
     assert page["run"]["firstSplit"] is None
-    assert page["heard"] == [[9, 9]] * 6
-    assert undone.summary.lasting == []
-    assert undone.summary.common_rounds == 9
-    text = explanation(undone)
-    assert "Cluster 0 (6 clients, rounds 1 to 9): was not split." in text
-    assert f"round 6, {trial['outcome']}: {trial['reason']}" in text
-    assert "Cluster 0.0 (3 clients, rounds 4 to 6): was joined with" in text
+    assert page["heard"] == [[16, 16]] * 6
+    assert run.summary.splits == run.summary.lasting == []
+    assert run.summary.common_rounds == 16
+    assert "Cluster 0 (6 clients, rounds 1 to 16): was not split." in text
+    assert text.count("round 3, split refused") == 1
 
 
-def test_every_judgement_of_the_clients_is_shown(tmp_path):
-    def always_one(message, content, _):
-        content["metrics"] = MetricRecord({"loss": 1.0, "num-examples": 30})
-        return Message(content, reply_to=message)
-
-    clients = Quadratics((0,) * 6, spoil_evaluate=dict.fromkeys(range(6), always_one))
-    run = recorded(tmp_path, clients, 16)
-    trials = page_content(run)["trials"]
-    statuses = [(trial["round"], trial["status"]) for trial in trials]
-    assert statuses == [(6, "undone"), (15, "undone")]
-    assert all(trial["reason"] in explanation(run) for trial in trials)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "status", "words"),
-    [(9, "confirmed", "confirmed"), (5, "open", "not judged by its clients before the end")],
-)
-def test_a_lasting_split_is_shown_with_its_status(rounds, status, words, tmp_path):
-    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), 9, EndsAfter(rounds))
+@pytest.mark.parametrize("rounds", [3, 9])
+def test_a_split_is_shown_with_what_its_clients_judged(rounds, tmp_path):
+    run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1)), rounds)
     page = page_content(run)
     assert [cluster["name"] for cluster in page["clusters"]] == ["0", "0.0", "0.1"]
-    assert run.summary.splits[0].trial == status
-    judged = [trial["status"] for trial in page["trials"]]
-    assert judged == (["confirmed"] if rounds == 9 else [])
+    assert [(split.round, split.trial) for split in run.summary.splits] == [(3, "confirmed")]
+    (trial,) = page["trials"]
+    assert (trial["round"], trial["began"], trial["status"]) == (3, 3, "confirmed")
+    assert trial["tested"] and trial["sure"]
+    assert trial["reason"] == run.summary.splits[0].verdict
     assert common_in_words(run.summary) == "common model (mean of the clusters' models)"
-    assert f"split in round 3, {words}" in as_text(cluster_tree(run.summary, run.clusters))
-    going_on = run.summary.model_copy(update={"finished": False})
-    assert ("on trial until round 6" in as_text(cluster_tree(going_on, run.clusters))) == (
-        status == "open"
-    )
-
-
-@pytest.mark.parametrize(
-    ("groups", "status"), [((0, 0, 0, 1, 1, 1), "confirmed"), ((0,) * 6, "undone")]
-)
-def test_a_split_in_the_last_round_is_judged_in_the_same_round(groups, status, tmp_path):
-    run = recorded(tmp_path, Quadratics(groups), 3)
-    assert [(s.round, s.trial) for s in run.summary.splits] == [(3, status)]
-    assert run.summary.rounds == 3
-    page = page_content(run)
-    assert [(trial["round"], trial["status"]) for trial in page["trials"]] == [(3, status)]
-    assert "round 3" in explanation(run)
+    assert "split in round 3, confirmed" in as_text(cluster_tree(run.summary, run.clusters))
+    assert f"round 3, split confirmed: {trial['reason']}" in explanation(run)
 
 
 def test_what_was_not_measured_is_not_confirmed(tmp_path):
-    def none_held_out(message, content, _):
-        content["metrics"] = MetricRecord({"loss": 1.0, "num-examples": 0})
-        return Message(content, reply_to=message)
-
-    spoilt = dict.fromkeys(range(6), none_held_out)
+    spoilt = always(1.0, num_examples=0)
     run = recorded(tmp_path, Quadratics((0, 0, 0, 1, 1, 1), spoil_evaluate=spoilt), 9)
     assert run.summary.splits[0].trial is None
     (shown,) = page_content(run)["trials"]

@@ -115,7 +115,7 @@ def test_a_slow_client_changes_no_group_and_no_reply_is_lost(groups, slow, crite
     strategy, reports = run(clients, late, 40, criterion, personal=False)
     assert clusters_of(strategy) == clients.planted
     asked = rounds_asked(clients, slow)
-    assert sorted(set(asked)) == list(range(1, 40, 5))  # two models each in a trial
+    assert sorted(set(asked)) == list(range(1, 40, 5))  # two models each for a question
     used = sum(len(report.late) for report in reports)
     assert used + sum(len(report.problems) for report in reports) == len(asked)
     assert strategy.failures.problems == {}

@@ -84,7 +84,7 @@ function treePicture(width) {
   const last = Math.max(run.run.planned, 1 + Math.max(...run.clusters.map((cluster) => cluster.born)));
   const x = scale(0, last, start, end);
   const flow = Math.min(28, (x(1) - x(0)) * 0.9);
-  const drawing = svg('svg', { width, height: bottom + 20, role: 'group', 'aria-label': treeText() }, hatching());
+  const drawing = svg('svg', { width, height: bottom + 20, role: 'group', 'aria-label': treeText() });
   const labels = [];
   for (const cluster of run.clusters) {
     const box = place.get(cluster.name);
@@ -132,15 +132,12 @@ function treePicture(width) {
     }
   }
   for (const trial of run.trials.filter(({ cluster }) => place.has(cluster))) {
-    const [from, to] = [x(trial.began), x(trial.round)];
-    const on = childrenOf({ split: trial.began, children: look.clusters.get(trial.cluster).children });
-    for (const name of on.length ? on : [trial.cluster]) {
-      const half = (sizes.get(name)[0][1] * unit) / 2;
-      drawing.append(svg('rect', { x: from + (on.length ? flow : 0), y: place.get(name).middle - half, width: Math.max(2, to - from - (on.length ? flow : 0)), height: 2 * half,
-        fill: 'url(#hatched)', 'pointer-events': 'none' }));
-    }
     const { middle } = place.get(trial.cluster);
-    if (!on.length) labels.push(svg('path', { d: diamond(from, middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
+    // Beside the sign of the split itself, if that was made in the same round.
+    const to = x(trial.round) + (look.clusters.get(trial.cluster).split === trial.round ? 17 : 0);
+    if (trial.status === 'undone') {
+      labels.push(svg('path', { d: diamond(x(trial.began), middle, 7), fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 2, 'pointer-events': 'none' }));
+    }
     labels.push(withTip(svg('g', { class: 'point trial', onclick: () => pick({ cluster: trial.cluster, round: trial.round }) },
       svg('circle', { cx: to, cy: middle, r: 9, fill: 'var(--card)', stroke: 'var(--ink)', 'stroke-width': 1.5 }),
       svg('text', { x: to, y: middle + 4.5, 'text-anchor': 'middle', class: 'strong' }, statusOf(trial)[0])),
@@ -153,21 +150,17 @@ function treePicture(width) {
   return drawing;
 }
 
-const hatching = () => svg('defs', {}, svg('pattern', { id: 'hatched', width: 7, height: 7, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' },
-  svg('rect', { width: 2.2, height: 7, fill: 'var(--card)' })));
-
-// What a trial came to: a sign, and its meaning.
-const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split stays'],
-  untested: ['?', 'not enough was measured to test it: the split stays'],
-  undone: ['✗', 'taken back'], refused: ['✗', 'refused'] };
+// What clients judged of a split: a sign, and its meaning.
+const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split is made'],
+  untested: ['?', 'nobody measured both models: the split is final'],
+  undone: ['✗', 'taken back'], refused: ['✗', 'refused: the cluster goes on as one'] };
 const statusOf = ({ status, tested, sure }) => SIGNS[status !== 'confirmed' || sure ? status ?? 'untested' : tested ? 'likely' : 'untested'];
 
 function treeLegend() {
   const signs = new Set(run.trials.map(statusOf));
   const mark = (sign, words) => html('span', {}, html('strong', {}, sign), ` ${words}`);
-  const hatched = svg('svg', { width: 26, height: 12, 'aria-hidden': 'true' }, svg('rect', { width: 26, height: 12, fill: 'var(--inner)' }), svg('rect', { width: 26, height: 12, fill: 'url(#hatched)' }));
   return html('p', { class: 'legend' }, run.clusters.some(({ split, children }) => split && children.length) ? mark('◆', 'split') : null,
-    run.trials.length ? html('span', {}, hatched, ' on trial') : null, [...signs].map((sign) => mark(...sign)),
+    [...signs].map((sign) => mark(...sign)),
     run.trials.some(({ status }) => status === 'undone') ? mark('◇', 'split that was taken back') : null,
     run.moves.length ? mark('●➝', 'a client moves') : null);
 }
