@@ -203,7 +203,7 @@ class Run:
         refuse = messenger.set_aside
         bounds = RobustMean(before, self.layout.carried, cfl.weight_of, refuse, *limits)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
-        last, absent = server_round == self.num_rounds, messenger.failures.absent
+        last, absent = server_round == self.num_rounds, messenger.absent
         # The report and the messenger note the replies as the algorithm takes them.
         self.state, decisions, self._asks = cfl.heard(
             before, report.noted(usable), server_round, absent, last=last
