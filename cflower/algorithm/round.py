@@ -208,7 +208,8 @@ class CFL:
             return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decided = self.criterion.decide(evidence, dict(leaf.memory))
         decision, memory = check_sides(self.criterion, decided, evidence, state.known)
-        state = replace(state, groups={**state.groups, **groups_of(decision)})
+        if not self.projection.keeps_all:
+            state = replace(state, groups={**state.groups, **groups_of(decision)})
         for change in self.changes:
             decision = change.revised(state, evidence, decision)
         leaf = replace(leaf, memory=memory, weight=self._weight_in(state, leaf.members))

@@ -187,7 +187,7 @@ class CFLState:
     updates do not show what is usual."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """The number of each client's group among those of its leaf, if it may become a leaf: their
-    mean updates are summed apart in the next round."""
+    mean updates are summed apart in the next round if only projections of updates are kept."""
     divisions: Mapping[str, Division] = field(default_factory=dict)
     """The splits that are proposed, by cluster, until the questions about them are put."""
     pending: "Pending | None" = None

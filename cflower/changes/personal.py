@@ -2,7 +2,7 @@
 
 Not in the paper. At the end of a run the members of a leaf train its model w by themselves. Then
 each measures w and the mix w + a_i (v_i − w), a_i = n_i / (n_i + κ), on the examples that decide:
-v_i is the model that it trained, n_i its number of training examples, and κ a fifth of the median
+v_i is the model that it trained, n_i its number of training examples, and κ a tenth of the median
 one. The members vote on the mix together, because a choice by one member's few examples overfits.
 It must gain by the metric that leads and by a proper score: a model that trains longer is always
 surer, and a score that pays for confidence elects models that only overfit.
@@ -38,11 +38,11 @@ from cflower.algorithm.state import (
     Task,
 )
 from cflower.algorithm.weights import Rounding, Weights
-from cflower.changes.vote import Ballot, Vote, measures_in, vote_of
+from cflower.changes.vote import Ballot, Vote, compared, vote_of
 from cflower.metric import Metric
 from cflower.ordering import counted, only
 
-KAPPA = 0.2
+KAPPA = 0.1
 """κ in the median number of the members' training examples."""
 LEAF, MIX = 0, 1
 """The numbers of the two models that a member measures."""
@@ -186,21 +186,22 @@ def concluded(
 ) -> dict[str, Personal]:
     """The result of each leaf.
 
-    A leaf goes by a significant vote of its own members. Few members are seldom enough for that:
-    they go by a likely gain if the members of all leaves together show a significant one. In both
-    cases no more of them may lose by the metric that leads than gain.
+    A leaf goes by a significant vote of its own members, if they are likely to gain by the metric
+    that leads, too. Few members are seldom enough for that: they go by a likely gain if the members
+    of all leaves together show a significant one, and a likely one by the metric that leads.
     """
     votes = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}
     everyone, leading_of_all = (
         Vote(tuple(chain.from_iterable(vote.gains for vote in some)))
         for some in zip(*votes.values(), strict=True)
     )
-    together = everyone.significant and leading_of_all.better >= leading_of_all.worse
+    together = everyone.significant and leading_of_all.likely
     over = {}
     for name, leaf in leaves.items():
         vote, leading = votes[name]
-        gain = vote.chance <= SIGNIFICANT or (together and vote.likely)
-        accepted = gain and leading.better >= leading.worse
+        alone = vote.chance <= SIGNIFICANT and leading.likely
+        with_all = together and vote.likely and leading.better >= leading.worse
+        accepted = alone or with_all
         served = [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
         over[name] = Personal(
             reason_of(vote, leading, metric, accepted=accepted),
@@ -233,8 +234,6 @@ def reason_of(vote: Vote, leading: Vote, metric: Metric, *, accepted: bool) -> s
 
 def votes_of(leaf: Leaf, metric: Metric) -> tuple[Vote, Vote]:
     """The members' gains by their mixes: by all measures, and by the metric that leads alone."""
-    measures = measures_in((one.get(LEAF, {}) for one in leaf.measured.values()), metric)
-    ballots = [
-        Ballot(leaf.name, one.get(MIX, {}), one.get(LEAF, {})) for one in leaf.measured.values()
-    ]
+    both = ((one.get(MIX, {}), one.get(LEAF, {})) for one in leaf.measured.values())
+    ballots, measures = compared((Ballot(leaf.name, *models) for models in both), metric)
     return vote_of(ballots, measures), vote_of(ballots, measures[:1])

@@ -171,7 +171,7 @@ def verdict_of(answer: Answer) -> Verdict:
     accuracy on a few examples moves in steps. A client that did not measure the leading metric
     under both models has no voice.
     """
-    ballots, measures = compared(answer)
+    ballots, measures = compared(starmap(Ballot.of, answer.pairs), answer.metric)
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
@@ -187,10 +187,10 @@ def verdict_of(answer: Answer) -> Verdict:
     return Verdict(vote, votes, f"{clients} ({models})", figures)
 
 
-def compared(answer: Answer) -> tuple[list[Ballot], list[Metric]]:
+def compared(ballots: Iterable[Ballot], metric: Metric) -> tuple[list[Ballot], list[Metric]]:
     """The ballots that count, and the measures, the one that leads first."""
-    ballots = [*starmap(Ballot.of, answer.pairs)]
-    measures = measures_in((ballot.own for ballot in ballots), answer.metric)
+    ballots = list(ballots)
+    measures = measures_in((ballot.own for ballot in ballots), metric)
     if not any(ballot.measures(measures[0]) for ballot in ballots):
         measures = measures[1:] or measures
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures

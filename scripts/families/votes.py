@@ -3,15 +3,21 @@
     python scripts/run.py votes --seeds 0-9 --out outputs/votes
 
 Every client measures two models, its part's own and the common one, on the same ten examples that
-decide, by accuracy and by loss; what it reports is drawn here, so nothing is trained. Cases:
+decide, by accuracy and by loss; what it reports is drawn here, so nothing is trained. A refused
+split is asked about again, with gains that are correlated (.9) with the last ones: the examples are
+the same, the models have changed a little. Cases:
 
-- ``neutral``: no gain for anybody, 6 to 40 clients;
-- ``sacrifice``: 14 clients gain one point, 6 lose 2, 10 or 30;
+- ``neutral``: no gain for anybody, 6 to 40 clients in two parts, or ten parts of two, asked once or
+  three times;
+- ``sacrifice``: 14 clients gain one point, 6 in a part of their own lose 2, 10 or 30;
+- ``minority``: of 20 clients with 20 examples 2 or 4, spread over both parts, lose 30 points, and
+  the others gain 3 or 5;
 - ``gain``: 20 clients of two groups gain 3, 10 or 30 points, alone or with 1, 2, 4 liars among them
   who say the opposite as strongly as they can, on three times the examples;
 - ``for``: liars who say so of a neutral split, to have it made.
 
-`parts_made` is all that knows the vote of this version.
+`parts_made` is all that knows the vote of this version. ``shown``: how often the accuracies of each
+client of a minority, taken alone, show its loss at a level of 1 % for all clients together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +32,7 @@ import typer
 from command import ALL, chosen, numbers
 from numpy.typing import NDArray
 from records import Job, Record, run_all
+from scipy.stats import norm
 from tables import Row, show, table_of, write_table
 
 from cflower.seeding import generator
@@ -44,6 +51,7 @@ def parts_made(votes: Sequence[Vote]) -> dict[str, bool]:
     """For each part whether it gets a model of its own."""
     from cflower.algorithm.change import Answer
     from cflower.algorithm.state import Ask, Reply, Role
+    from cflower.changes.splits import serves
     from cflower.changes.vote import verdict_of
     from cflower.metric import Metric
 
@@ -53,7 +61,7 @@ def parts_made(votes: Sequence[Vote]) -> dict[str, bool]:
         replies = (Reply(ask, vote.num_examples, metrics) for metrics in (vote.own, vote.common))
         pairs.append(tuple(replies))
     verdict = verdict_of(Answer(tuple(pairs), Metric()))
-    return {part: verdict.vote.likely and part not in verdict.losers for part in verdict.parts}
+    return {part: serves(verdict) and part not in verdict.losers for part in verdict.parts}
 
 
 @dataclass(frozen=True)
@@ -69,15 +77,33 @@ class Case:
     """Standard deviation of a client's gain; 0: that of so many examples, in whole examples."""
     liars: int = 0
     """So many, of all parts in turn, report a loss where their part gains, else a gain."""
+    minority: int = 0
+    """So many, of all parts in turn, lose `LOST` instead."""
+    looks: int = 1
+    """How often they are asked at most."""
 
 
+LOST, LEVEL, AGAIN = 0.3, 0.01, 0.9
 ACCURACY, LOSS, DISCORDANT = 0.85, 0.5, 0.06
 """Of a model that serves its clients; the share of examples on which two such models differ."""
 FURTHEST = {True: ((1.0, 0.001), (0.0, 900.0)), False: ((0.0, 900.0), (1.0, 0.001))}
 """Accuracy and loss of the own and the common model as a liar reports them, for a split or against
 it."""
 CASES = {
-    **{f"neutral-{n}": Case((n // 2, n // 2), (0.0, 0.0)) for n in (6, 10, 20, 40)},
+    **{
+        f"neutral-{name}-looks-{looks}": Case(sizes, (0.0,) * len(sizes), looks=looks)
+        for looks in (1, 3)
+        for name, sizes in {
+            **{str(n): (n // 2, n // 2) for n in (6, 10, 20, 40)},
+            "ten-of-two": (2,) * 10,
+        }.items()
+    },
+    **{
+        f"minority-{20 - few}-gain-{gain}-{few}-lose-30": Case(
+            (10, 10), (gain / 100,) * 2, examples=20, minority=few
+        )
+        for few, gain in ((2, 3), (4, 5))
+    },
     **{
         f"sacrifice-{loss}": Case((14, 6), (0.01, -loss / 100), examples=20, spread=0.03)
         for loss in (2, 10, 30)
@@ -112,15 +138,36 @@ def run_one(job: Job) -> Record:
     """How many of a case's votes ended in which way."""
     name, trials = job.what["case"], job.settings["trials"]
     rng = generator(job.what["seed"], "votes", name)
-    size = sum(CASES[name].sizes)
-    ends = [parts_made(reported(CASES[name], rng.normal(size=(size, 2)))) for _ in range(trials)]
+    ends, shown = zip(*(outcome(CASES[name], rng) for _ in range(trials)), strict=True)
     return {
         "trials": trials,
         "made": sum(any(end.values()) for end in ends),
         "all parts": sum(all(end.values()) for end in ends),
         "last part": sum(bool(list(end.values())[-1]) for end in ends),
         "refused": sum(not any(end.values()) for end in ends),
+        "shown": sum(shown),
     }
+
+
+def outcome(case: Case, rng: np.random.Generator) -> tuple[dict[str, bool], bool]:
+    """What became of each part; whether the examples of each of the minority showed its loss."""
+    clients, chance = sum(case.sizes), np.zeros(0)
+    for look in range(case.looks):
+        fresh, kept = rng.normal(size=(clients, 2)), AGAIN if look else 0.0
+        chance = kept * (chance if look else fresh) + np.sqrt(1 - kept**2) * fresh
+        votes = reported(case, chance)
+        made = parts_made(votes)
+        if any(made.values()):
+            break
+    lose = [shows_loss(votes[i], clients) for i in last_of(parts_of(case), case.minority)]
+    return made, bool(lose) and all(lose)
+
+
+def shows_loss(vote: Vote, clients: int) -> bool:
+    """Whether one client's accuracies differ by more than chance, with `LEVEL` for all clients."""
+    own, common, count = vote.own["accuracy"], vote.common["accuracy"], vote.num_examples
+    error = np.sqrt((own + common) * (2 - own - common) / 2 / count) or np.inf
+    return bool(norm.sf((common - own) / error) < LEVEL / clients)
 
 
 def parts_of(case: Case) -> list[str]:
@@ -131,6 +178,7 @@ def parts_of(case: Case) -> list[str]:
 def reported(case: Case, chance: NDArray[np.floating]) -> list[Vote]:
     """The clients' votes, given their standard normal chance gains, shape (m, 2)."""
     parts, gains = parts_of(case), np.repeat(case.gains, case.sizes)
+    gains[last_of(parts, case.minority)] = -LOST
     if case.spread:
         accuracy = gains + case.spread * chance[:, 0]
         loss = -3 * gains - case.spread * chance[:, 0]
@@ -155,13 +203,17 @@ def reported(case: Case, chance: NDArray[np.floating]) -> list[Vote]:
 def with_liars(honest: Sequence[Vote], count: int, in_favour: bool) -> list[Vote]:
     """The last clients of each part in turn lie, on three times the examples."""
     lies = [dict(zip(("accuracy", "loss"), pair, strict=True)) for pair in FURTHEST[in_favour]]
-    later = [sum(other.part == vote.part for other in honest[i:]) for i, vote in enumerate(honest)]
-    last = sorted(range(len(honest)), key=later.__getitem__)
-    liars = set(last[:count])
+    liars = last_of([vote.part for vote in honest], count)
     return [
         Vote(vote.part, *lies, 3 * vote.num_examples) if i in liars else vote
         for i, vote in enumerate(honest)
     ]
+
+
+def last_of(parts: Sequence[str], count: int) -> list[int]:
+    """The places of so many clients: the last ones of each part in turn."""
+    later = [parts[i:].count(part) for i, part in enumerate(parts)]
+    return sorted(range(len(parts)), key=later.__getitem__)[:count]
 
 
 def sentence(record: Record) -> str:
@@ -182,6 +234,6 @@ def report(records: list[Record], out: Path) -> None:
 
 def row_of(name: str, runs: pd.DataFrame) -> Row:
     """The shares of a case."""
-    shares = ("made", "all parts", "last part", "refused")
+    shares = ("made", "all parts", "last part", "refused", "shown")
     total: dict[str, Any] = {"case": name, "votes": runs["trials"].sum()}
     return total | {key: 100 * runs[key].sum() / total["votes"] for key in shares}

@@ -179,13 +179,13 @@ def test_the_models_of_a_run_are_the_conventional_ones_up_to_the_split():
 
 
 @pytest.mark.parametrize("gaining", range(7))
-def test_a_split_takes_a_likely_gain_of_its_clients(gaining):
-    """Of six, five must gain: by chance alone so many do in 7 of 64 votes, and four in 22."""
+def test_a_split_takes_more_gain_of_its_clients_than_loss(gaining):
+    """All gains and losses are equal here, so of six clients four must gain."""
     cfl = asking()
     _, heard, server_round = first_question(two, cfl)
     gains = {c: 0.1 if i < gaining else -0.1 for i, c in enumerate(two.clients)}
     result = answered(cfl, heard, gains)
-    if gaining >= 5:
+    if gaining > 3:
         assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
         return
     assert outcomes_of(result) == [Outcome.REFUSED]
@@ -342,7 +342,6 @@ def test_absent_members_are_not_asked():
     assert {ask.client for ask in heard.asks} == set(here)
 
 
-@pytest.mark.xfail(strict=True, reason="the models of the parts are the common one")
 def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are_kept():
     assert clusters_of(final(two, asking(length=8), 30)) == two.planted
 
