@@ -30,7 +30,14 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
-from cflower.learning.training import evaluate, predict, soft_accuracy, train, with_perplexity
+from cflower.learning.training import (
+    counted,
+    evaluate,
+    perplexity_of,
+    predict,
+    soft_accuracy,
+    train,
+)
 from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
@@ -193,8 +200,10 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
     _, data, model = prepare(message, context)
     examples = node.asked_part(message, data)
-    measure = evaluate_to_decide if node.decides(message) else evaluate
-    metrics = MetricRecord(dict(measure(model, examples)))
+    if node.decides(message):
+        metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))
+    else:
+        metrics = MetricRecord({**evaluate(model, examples), **counted(model, examples)})
     metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord(facts_at_end(data))
@@ -224,13 +233,14 @@ def evaluate_path(message: Message, context: Context) -> Message:
     level = None
     if data.apart:
         level = choose(losses_of(logits_on(data.decide), data.decide.labels.ravel()))
-    judged = judge_path(logits_on(data.report), data.report.labels.ravel(), rng, level)
+    labels = data.report.labels
+    judged = judge_path(logits_on(data.report), labels.ravel(), rng, level, counts=labels.ndim == 1)
     facts = ConfigRecord({BEST_CLUSTER: judged.best_level, **facts_at_end(data)})
     records: dict[str, Any] = {FACTS: facts}
     evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     for name, metrics in evaluated.items():
-        metrics = with_perplexity(metrics, data.report)
-        records[name] = MetricRecord({**metrics, "num-examples": len(data.report)})
+        more = perplexity_of(metrics["loss"], data.report)
+        records[name] = MetricRecord({**metrics, **more, "num-examples": len(data.report)})
     return Message(RecordDict(records), reply_to=message)
 
 

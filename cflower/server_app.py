@@ -25,6 +25,7 @@ from cflower.recording.progress import RoundProgress, Say, print_while_read
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
 from cflower.runs.baselines import BASELINES, OWN_METHODS
+from cflower.settings import require
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.observers import Observer
@@ -109,6 +110,11 @@ def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
     spec, seed_problem = most_common(facts), seed_check(facts, permuted=private)
     roll_call.require(lambda facts: spec.problem_with(facts) or seed_problem(facts))
     roll_call.gather(grid, config.min_available_nodes)
+    require(
+        config.metric != "auc" or len(spec.class_names) == 2,
+        f"Got metric='auc', but the clients have {len(spec.class_names)} classes and not two: set "
+        "metric='f1', which weighs each class alike.",
+    )
     model = initial_model(config, spec)
     return ask_first_model(grid, roll_call, Layout.of(model)) if private else model
 

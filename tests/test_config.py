@@ -64,7 +64,7 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
         (
             {"metric": "f2"},
-            "'f2' is not known. It can be accuracy, f1, loss, perplexity, rmse or mae.",
+            "'f2' is not known. It can be accuracy, f1, auc, loss, perplexity, rmse or mae.",
         ),
         ({"metric": "perplexity"}, "but clients measure it of texts only"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),

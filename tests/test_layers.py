@@ -8,11 +8,12 @@ from tests.command import PROJECT, in_new_process
 
 PACKAGE = PROJECT / "cflower"
 
-BASE = {"errors", "metric", "ordering", "seeding", "settings", "own_code"}
+BASE = {"errors", "metric", "ordering", "pooled", "seeding", "settings", "own_code"}
 BESIDE = {"auto", "changes", "robust"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
     "metric": {"errors"},
+    "pooled": set(),
     "algorithm": {"errors", "metric", "ordering", "seeding", "settings"},
     "auto": {"ordering", "settings", "algorithm"},
     "robust": {"ordering", "algorithm"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
 
 ANY_FRAMEWORK = {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"}
 OUTSIDE = {
-    **dict.fromkeys(("metric", "algorithm", *BESIDE), ANY_FRAMEWORK),
+    **dict.fromkeys(("metric", "pooled", "algorithm", *BESIDE), ANY_FRAMEWORK),
     "messages": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "strategy": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "simulation": {"torch", "torchvision", "datasets", "flwr_datasets"},

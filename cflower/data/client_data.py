@@ -32,11 +32,11 @@ def client_data(
 ) -> ClientData:
     """The examples of one client.
 
-    Which examples are in which part depends on the seed, the partition and the number of its
-    examples only. ``group`` is the group of a shift that the examples belong to, if it is not the
-    client's first one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take
-    minutes; all else is right. Raises a ConfigError or DataError if the settings do not fit each
-    other, the data or the number of clients.
+    Which examples are in which part depends on the seed, the partition and its labels only.
+    ``group`` is the group of a shift that the examples belong to, if it is not the client's first
+    one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take minutes; all
+    else is right. Raises a ConfigError or DataError if the settings do not fit each other, the data
+    or the number of clients.
     """
     stored = _dealt(settings, partition, num_partitions)
     true_group: int | str | None = None
@@ -55,7 +55,9 @@ def client_data(
     elif settings.group_column:
         true_group = most_common(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
+    # As before a shift that changes labels: a drift must not move an example to another part.
+    labels = stored.labels if len(stored) == len(examples) else examples.labels
+    places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
     return prepared(list(map(examples.take, places)), true_group, settings.standardise)
 
 

@@ -64,7 +64,7 @@ def load_own_data(
     # Divided before they are decoded: as floats, images take four times the memory, and once is
     # enough.
     rng = generator(settings.seed, "hold-out", "own-data")
-    places = split(len(source), settings.validation_fraction, rng, settings.decide_fraction)
+    places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
     column = settings.group_column
     group = most_common(source.metadata_of(column)) if column else None
     return prepared(list(map(chosen, places)), group, settings.standardise)

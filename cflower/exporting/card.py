@@ -12,6 +12,7 @@ from cflower.runs.baselines import BASELINES
 from cflower.runs.findings import Row, rows_of, weighted
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown
+from cflower.runs.together import as_markdown, cell
 
 LOADING = {
     "safetensors": """\
@@ -168,7 +169,9 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
         return ["No member answered the final evaluation."]
     over = "its" if len(known) == len(members) else f"{len(known)} of its {len(members)}"
     columns = {way: summary.metric.name} | {key: BASELINES[key] for key in summary.measured}
-    return figures_of(known, columns, record.metric, over)
+    together = None if client else summary.pooled.get(cluster if is_leaf else "fl")
+    counted_ones = as_markdown(summary, together) if together else []
+    return [*counted_ones, *figures_of(known, columns, record.metric, over)]
 
 
 def figures_of(
@@ -190,12 +193,3 @@ def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
     """One client's row of the table."""
     cells = [cell(name), shown(row.client.held_out, "g")]
     return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"
-
-
-def cell(text: str) -> str:
-    r"""Text that cannot break out of its cell in a Markdown table.
-
-    >>> cell("a|b")
-    'a\\|b'
-    """
-    return " ".join(text.replace("|", "\\|").split())

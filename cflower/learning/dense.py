@@ -189,8 +189,8 @@ def evaluate_stacked(
             own = [one[group] for one in weights]
             logits = logits_of(model, own, inputs.view(len(labels), size, *inputs.shape[1:]))
             each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            predicted, losses = logits.argmax(2), each.view(labels.shape).sum(1).tolist()
-        rows = zip(predicted.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
+            losses = each.view(labels.shape).sum(1).tolist()
+        rows = zip(logits.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
         found += [measured(said, right, loss / size) for said, right, loss in rows]
     return found
 

@@ -152,6 +152,7 @@ class Recorder(Observer):
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._not_lasting = set[Path]()
         self._so_far = RunSoFar()
+        self._classes = list[str]()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -340,6 +341,7 @@ class Recorder(Observer):
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
+            self._classes = list(described[0].get("class-names", []))
             self._write(Examples.of(DataSpec.of(described[0])))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
@@ -357,6 +359,7 @@ class Recorder(Observer):
             metric=LeadingMetric.of(self._metric),
             baselines=self.baselines,
             bytes=self.num_bytes,
+            class_names=self._classes,
         )
         indent = 1 if len(report.state.tree.clients) < MANY else None
         self._write(self._summary, indent=indent, lasting=lasting)

@@ -14,8 +14,10 @@ from rich.tree import Tree
 from cflower.algorithm.tree import Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
+from cflower.pooled import POOLED
 from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
-from cflower.runs.records import ClusterLine, Summary
+from cflower.runs.records import ClusterLine, PooledLine, Summary
+from cflower.runs.together import by_class, is_shown, sentences
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -48,7 +50,21 @@ def run_view(
     With ``every``, all clients are shown, however many.
     """
     tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
-    return Group(Text(finding(summary)), Text(), tree, Text(), tables)
+    together = pooled_tables(summary) if every or is_shown(summary) else []
+    return Group(Text(finding(summary)), Text(), tree, Text(), tables, *together)
+
+
+def pooled_tables(summary: Summary) -> list[Text | Table]:
+    """The figures of all clients' examples together, under the models that serve them."""
+    pooled = summary.pooled.get("own")
+    if pooled is None:
+        return []
+    lines = [Text(), *map(Text, sentences(summary))]
+    rows = [
+        {key.replace(" ", "\n", 1): v for key, v in row.items()}
+        for row in by_class(summary, pooled)
+    ]
+    return [*lines, table_of("each class (95% interval)", rows)]
 
 
 def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
@@ -65,16 +81,24 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
                 trial = ", not judged by its clients before the end"
             text += f", split in round {split.round}{trial}"
         elif not cluster.children:
-            text += members_in_words(only(rows, cluster.members), metric)
+            together = summary.pooled.get(name)
+            text += members_in_words(only(rows, cluster.members), metric, together)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
     return branches[""]
 
 
-def members_in_words(members: Mapping[str, Row], metric: Metric) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model."""
+def members_in_words(
+    members: Mapping[str, Row], metric: Metric, together: PooledLine | None
+) -> str:
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
+
+    F1 and AUC are of the members' examples ``together``, if these are counted.
+    """
     if not members:
         return ", closed because its last client moved away"
     rows = members.values()
+    if figure := getattr(together, metric.name, None) if metric.name in POOLED else None:
+        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members, MOST_NAMES)}"
     known = sum(row.values["leaf"] is not None for row in rows)
     words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}" if known else ""
     if 0 < known < len(members):

@@ -9,6 +9,7 @@ from typing import Any
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.ordering import only
+from cflower.pooled import POOLED
 from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
     Row,
@@ -22,9 +23,10 @@ from cflower.runs.findings import (
 )
 from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine
+from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
+from cflower.runs.together import by_class, is_shown, sentences
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
@@ -102,6 +104,8 @@ def about(run: RunRecord) -> dict[str, Any]:
             for row in method_rows(summary)
         ],
         "advice": advice(summary),
+        "together": together(summary),
+        "pooled": summary.metric.name in POOLED and bool(summary.pooled),
         "metric": {
             **run.metric.as_json(),
             "title": run.metric.in_full,
@@ -115,6 +119,14 @@ def about(run: RunRecord) -> dict[str, Any]:
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
     }
+
+
+def together(summary: Summary) -> dict[str, list[Any]]:
+    """The figures of all held-out examples together: sentences, and a row for each class."""
+    own = summary.pooled.get("own")
+    if own is None or not is_shown(summary):
+        return {"sentences": [], "rows": []}
+    return {"sentences": sentences(summary), "rows": by_class(summary, own)}
 
 
 def curves(run: RunRecord) -> dict[str, list[Any]]:
