@@ -1,5 +1,6 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -42,9 +43,11 @@ from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
+    CLASSES_HERE,
     ENSEMBLE,
     FACTS,
     PARTS_APART,
+    TABLE,
     answer,
     client_name,
     is_name,
@@ -63,7 +66,7 @@ PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
 DIVERGED = (
     "the training diverged, its loss is no finite number: set a smaller learning-rate, or scale "
-    "what is far from 1, the inputs (standardise='client') or, with task='regression', the label"
+    "what is far from 1, the inputs (standardise='common') or, with task='regression', the label"
 )
 
 
@@ -121,6 +124,9 @@ def facts_about_data(context: Context) -> dict[str, Any]:
         "evaluates_way": not config.is_regression,  # which compares probabilities
         "adapts": True,
     }
+    if data.table is not None:
+        facts |= {"input_shape": [], TABLE: json.dumps(data.table)}
+        facts[CLASSES_HERE] = data.classes_here
     # A real client's examples never leave it.
     return facts if own else facts | preview(data.train, pictures=pictures)
 
@@ -131,7 +137,8 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = node.config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    agreed = agreed_model(config, *node.data_of(config, context).train.sizes, secret)
+    data = node.data_of(config, context, preparation=node.preparation_of(message))
+    agreed = agreed_model(config, *data.train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
 
@@ -222,7 +229,7 @@ def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble."""
     config = node.config_of(context)
-    data = node.data_of(config, context, node.round_of(message))
+    data = node.data_of(config, context, message)
     models = records_in(message.content, ArrayRecord)
 
     def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
@@ -252,7 +259,7 @@ def facts_at_end(data: ClientData) -> dict[str, Any]:
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
     config = node.config_of(context)
-    data = node.data_of(config, context, node.round_of(message))
+    data = node.data_of(config, context, message)
     return config, data, loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
 
 

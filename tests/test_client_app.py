@@ -1,5 +1,6 @@
 """The ClientApp by itself: its answer to the roll call, and the modules that it loads."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def test_the_roles_of_columns_hold_for_its_own_folder(tmp_path):
     write_rows(tmp_path)
     facts = roll_call(tmp_path, label_column="outcome", input_columns="dose", group_column="side")
     assert facts["class-names"] == ["0", "1"]
-    assert facts["input-shape"] == [1]
+    assert facts["input-shape"] == []  # the server says how a table is prepared
+    assert list(json.loads(facts["table"])) == ["dose"]
+    assert facts["classes-here"] == ["0", "1"]
     # The true group is for the end of the run, not for its beginning.
     assert not [value for value in facts.values() if value == "left"]
     wrong = roll_call(tmp_path, label_column="outcom")

@@ -61,7 +61,10 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"drift": "20:3"}, "'20:3' is not that"),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
-        ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
+        (
+            {"standardise": "all"},
+            "standardise = 'all' is not known. It can be common, none or client.",
+        ),
         (
             {"metric": "f2"},
             "'f2' is not known. It can be accuracy, f1, auc, loss, perplexity, rmse or mae.",

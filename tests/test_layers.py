@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "auto": {"ordering", "settings", "algorithm"},
     "robust": {"ordering", "algorithm"},
     "changes": {"metric", "ordering", "algorithm", "robust"},
-    "data": BASE,
+    "tables": BASE | {"robust"},
+    "data": BASE | {"tables"},
     "learning": BASE | {"data"},
     "messages": BASE | {"algorithm", "robust"},
     "privacy": BASE | {"messages"},
@@ -29,8 +30,8 @@ MAY_IMPORT = {
     "deployment": BASE,
     "config": BASE | {"algorithm", "data", "learning"},
     "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},
-    "newcomers": CORE | {"runs", "data", "learning", "privacy", "config"},
-    "exporting": CORE | {"runs", "data", "learning", "privacy", "config", "newcomers"},
+    "newcomers": CORE | {"runs", "data", "tables", "learning", "privacy", "config"},
+    "exporting": CORE | {"runs", "data", "tables", "learning", "privacy", "config", "newcomers"},
 }
 """The rooms that each room may import; client_app, server_app and cli stand above all of them."""
 
@@ -45,6 +46,7 @@ OUTSIDE = {
     "runs": {"torch", "torchvision"},
     "learning": {"flwr"},
     "data": {"flwr"},
+    "tables": {"flwr", "torch"},
     "deployment": {"flwr", "torch"},
 }
 """The packages that each room must not import."""

@@ -148,7 +148,9 @@ def test_a_clinicians_run_is_scikit_learns_on_the_reported_rows_of_all_sites(scr
     summary = json.loads((run / "summary.json").read_text())
     config = json.loads((run / "config.json").read_text())["config"]
     settings = RunConfig.read(config).part(DataSettings)
-    parts = [client_data(settings, site, SITES).report for site in range(SITES)]
+    known = json.dumps(json.loads((run / "examples.json").read_text())["preparation"])
+    sites = [client_data(settings, site, SITES, preparation=known) for site in range(SITES)]
+    parts = [data.report for data in sites]
     model = build_model("linear", parts[0].input_shape, 2, 0)
     model.load_state_dict(load_file(run / "models" / "0.safetensors"))
     logits = np.concatenate([predict(model, part) for part in parts])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
@@ -49,8 +49,12 @@ def seed_check(
     return problem_with
 
 
-def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:
+def ask_first_model(
+    grid: Grid, roll_call: RollCall, layout: Layout, about: ConfigRecord | None = None
+) -> ArrayRecord:
     """The initial model of a run with permuted weights, from the first client that sends one.
+
+    ``about`` is the config of the message.
 
     The server must not make it: the permutation follows from a model and its permuted version.
     `FederationError` if no client sends a model that fits the layout, which no permutation changes.
@@ -58,7 +62,12 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
     reason = "no client is connected"
     for client in roll_call.clients:
         node, seconds = roll_call.nodes[client], roll_call.timeout
-        message = Message(RecordDict(), node, FIRST_MODEL, group_id="first-model")
+        message = Message(
+            RecordDict({"config": about or ConfigRecord()}),
+            node,
+            FIRST_MODEL,
+            group_id="first-model",
+        )
         reason = f"{client} did not answer within {seconds:g} s"
         for reply in Exchange(grid, [message], seconds):
             try:

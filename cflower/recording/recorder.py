@@ -98,6 +98,9 @@ class Recorder(Observer):
     baselines : dict or None
         The baselines in ``summary.json``, None for each that is still to come; None: there will be
         none.
+    preparation, input_shape : dict or None, tuple of int
+        How the columns of the clients' tables become inputs, and the shape of these, for
+        ``examples.json``, if somebody knows them.
     num_bytes : int or None
         The bytes of the arrays that the run sent, for ``summary.json``, if somebody counts them.
 
@@ -153,11 +156,18 @@ class Recorder(Observer):
         self._not_lasting = set[Path]()
         self._so_far = RunSoFar()
         self._classes = list[str]()
+        self.preparation: dict[str, Any] | None = None
+        self.input_shape: tuple[int, ...] = ()
 
     @property
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json`` as it was last written; empty before the first round."""
         return self._summary.model_dump() if self._summary else {}
+
+    def preparation_before(self) -> dict[str, Any] | None:
+        """The preparation of tables in the run to resume, if it has one."""
+        has_one = self._resumes and (self.path / File.EXAMPLES).is_file()
+        return read_record(self.path, Examples).preparation if has_one else None
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
@@ -342,7 +352,9 @@ class Recorder(Observer):
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
             self._classes = list(described[0].get("class-names", []))
-            self._write(Examples.of(DataSpec.of(described[0])))
+            spec = DataSpec.of(described[0])
+            shape = list(self.input_shape or spec.input_shape)
+            self._write(Examples.of(spec, input_shape=shape, preparation=self.preparation))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = next(iter(facts.values())).get("class-names", [])

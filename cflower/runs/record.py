@@ -123,6 +123,11 @@ class RunRecord:
         return DataSpec(tuple(content.input_shape), tuple(content.class_names))
 
     @cached_property
+    def preparation(self) -> dict[str, Any] | None:
+        """How the columns of a table become inputs, from ``examples.json``; None of other data."""
+        return read_record(self.path, Examples).preparation
+
+    @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
         with self._reading(File.CONFIG):

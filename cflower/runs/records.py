@@ -347,6 +347,8 @@ class Examples(FileRecord):
 
     input_shape: list[int]
     class_names: list[str]
+    preparation: dict[str, Any] | None = None
+    """How the columns of a table become inputs (`cflower.tables`)."""
 
 
 class ClientsData(FileRecord):

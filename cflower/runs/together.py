@@ -1,7 +1,11 @@
 """The figures of all clients' held-out examples together, in words and as a table."""
 
+from collections.abc import Iterable, Mapping
+
+from cflower.metric import Metric
 from cflower.ordering import line
 from cflower.pooled import POOLED
+from cflower.runs.findings import Row, weighted
 from cflower.runs.records import PooledLine, ShareLine, Summary
 
 INTERVALS = "95% intervals of all examples as if drawn at random"
@@ -80,3 +84,24 @@ def cell(text: str) -> str:
     'a\\|b'
     """
     return " ".join(text.replace("|", "\\|").split())
+
+
+def figures_of(
+    rows: Mapping[str, Row], columns: Mapping[str, str], metric: Metric, over: str
+) -> list[str]:
+    """The means over these clients, and a table with a line for each; ``columns`` by way."""
+    means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
+    return [
+        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
+        "held-out examples:",
+        "",
+        f"| client | held-out examples | {' | '.join(columns.values())} |",
+        "| --- | --- |" + " --- |" * len(columns),
+        *(table_line(name, row, columns, metric) for name, row in rows.items()),
+    ]
+
+
+def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
+    """One client's row of the table."""
+    cells = [cell(name), "-" if row.client.held_out is None else f"{row.client.held_out:g}"]
+    return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"
