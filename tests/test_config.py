@@ -84,6 +84,11 @@ def test_a_whole_number_is_a_fine_float():
     assert RunConfig.read({"learning-rate": 1}).learning_rate == 1.0
 
 
-def test_a_relative_output_dir_is_refused_before_the_run():
+def test_a_relative_output_dir_is_refused_before_the_run_where_flower_started_it(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert Recorder("runs").path.parent == tmp_path / "runs"  # a script, a notebook
+    monkeypatch.setattr("sys.argv", ["/usr/bin/flwr-serverapp"])
     with pytest.raises(RunFolderError, match="Give an absolute one"):
         Recorder(RunConfig(output_dir="runs").output_path)

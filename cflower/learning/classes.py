@@ -29,12 +29,10 @@ def auc(scores: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
     >>> auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
     0.75
     """
-    from scipy.stats import rankdata  # slow to import, and needed for two classes only
-
-    ranks, second = rankdata(np.nan_to_num(scores)), labels == 1
-    count = int(second.sum())
-    pairs = count * (len(labels) - count)
-    return float((ranks[second].sum() - count * (count + 1) / 2) / pairs)
+    scores = np.nan_to_num(scores)
+    first, second = np.sort(scores[labels == 0]), scores[labels == 1]
+    below, upto = (np.searchsorted(first, second, side) for side in ("left", "right"))
+    return float((below + upto).sum() / (2 * len(first) * len(second)))
 
 
 def macro_f1(predicted: NDArray[np.integer], labels: NDArray[np.integer]) -> float:

@@ -1,6 +1,7 @@
 """`Recorder`: writes the run folder."""
 
 import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +108,7 @@ class Recorder(Observer):
     Raises
     ------
     RunFolderError
-        If the folder is relative, or there is no such run to resume.
+        If the folder is relative under `flwr run`, or there is no such run to resume.
 
     Examples
     --------
@@ -130,6 +131,8 @@ class Recorder(Observer):
         checkpoint_interval: int = 0,
     ) -> None:
         output = Path(output_dir).expanduser()
+        if not started_by_flower():
+            output = output.absolute()
         if not output.is_absolute():
             raise RunFolderError(
                 f"Got the folder {str(output_dir)!r} for runs, a relative one: under `flwr run` it "
@@ -382,6 +385,11 @@ class Recorder(Observer):
         written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written
+
+
+def started_by_flower() -> bool:
+    """Whether Flower started this process, in a working folder that is not the user's."""
+    return Path(sys.argv[0]).name.startswith(("flwr", "flower"))
 
 
 def shape_of(state: CFLState) -> object:

@@ -1,5 +1,6 @@
 """A run in the terminal: the cluster tree and the client × model table."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from shutil import get_terminal_size
@@ -35,9 +36,18 @@ HEADINGS = {
 }
 
 
+class Printed(StringIO):
+    """A text for standard output: where that takes no lines of boxes, rich draws them in ASCII."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of standard output."""
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
 def as_text(content: Any, width: int = 0) -> str:
     """The output of rich without colours, as wide as the terminal if no ``width`` is given."""
-    buffer, width = StringIO(), width or get_terminal_size((100, 24)).columns
+    buffer, width = Printed(), width or get_terminal_size((100, 24)).columns
     Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
@@ -113,7 +123,7 @@ def model_tables(summary: Summary, *, every: bool = False) -> Group:
     rows = rows_of(summary)
     if every or len(rows) <= MANY:
         return Group(client_table(rows, summary))
-    hint = Text(f"Add --all to see each of the {len(rows)} clients.")
+    hint = Text(f"`cflower show --all` shows each of the {len(rows)} clients.")
     return Group(cluster_table(rows, summary), hint)
 
 
