@@ -139,7 +139,6 @@ def agree(
     )
     if preparation:
         spec = spec._replace(input_shape=(len(input_names(preparation)),))
-        recorder.preparation, recorder.input_shape = preparation, spec.input_shape
         recorder.say(in_words(spec.class_names, preparation))
         holding = {name: one.get(CLASSES_HERE, ()) for name, one in roll_call.facts.items()}
         for sentence in doubts(spec.class_names, holding):

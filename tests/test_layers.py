@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "simulation": BASE | {"messages"},
     "strategy": CORE | BESIDE,
     "runs": CORE | BESIDE,
-    "recording": CORE | {"runs"},
+    "recording": CORE | {"runs", "tables"},
     "deployment": BASE,
     "config": BASE | {"algorithm", "data", "learning"},
     "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},

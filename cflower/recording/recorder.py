@@ -17,6 +17,7 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
+from cflower.messages.client_names import PREPARATION
 from cflower.messages.data_spec import DataSpec
 from cflower.ordering import listed
 from cflower.recording.model_files import write_models
@@ -45,6 +46,7 @@ from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
+from cflower.tables.agreement import input_names
 
 TIMES = 60
 """How many times as long as the state took to write the run goes on before it is written again:
@@ -99,9 +101,6 @@ class Recorder(Observer):
     baselines : dict or None
         The baselines in ``summary.json``, None for each that is still to come; None: there will be
         none.
-    preparation, input_shape : dict or None, tuple of int
-        How the columns of the clients' tables become inputs, and the shape of these, for
-        ``examples.json``, if somebody knows them.
     num_bytes : int or None
         The bytes of the arrays that the run sent, for ``summary.json``, if somebody counts them.
 
@@ -159,8 +158,6 @@ class Recorder(Observer):
         self._not_lasting = set[Path]()
         self._so_far = RunSoFar()
         self._classes = list[str]()
-        self.preparation: dict[str, Any] | None = None
-        self.input_shape: tuple[int, ...] = ()
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -189,7 +186,8 @@ class Recorder(Observer):
                     checkpoint = self._resumed(record)
                 if checkpoint is None:
                     self._checkpoints.refer_to(File.CONFIG, self._write(record))
-                self._write_facts(run.facts)
+                prepared = run.settings.get("train-config", {}).get(PREPARATION)
+                self._write_facts(run.facts, json.loads(prepared) if prepared else None)
                 self._lock = lock.pop_all()
         except OSError as error:
             raise RunFolderError(
@@ -350,14 +348,16 @@ class Recorder(Observer):
             f"num-server-rounds={2 * last}."
         )
 
-    def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    def _write_facts(
+        self, facts: Mapping[str, Mapping[str, Any]], preparation: dict[str, Any] | None
+    ) -> None:
         """Write ``examples.json`` and ``clients.json`` if the clients described their data."""
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
             self._classes = list(described[0].get("class-names", []))
             spec = DataSpec.of(described[0])
-            shape = list(self.input_shape or spec.input_shape)
-            self._write(Examples.of(spec, input_shape=shape, preparation=self.preparation))
+            shape = [len(input_names(preparation))] if preparation else list(spec.input_shape)
+            self._write(Examples.of(spec, input_shape=shape, preparation=preparation))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = next(iter(facts.values())).get("class-names", [])

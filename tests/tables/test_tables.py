@@ -317,3 +317,35 @@ def test_a_resumed_run_prepares_tables_as_before(tmp_path):
     (half,) = (tmp_path / "halves").iterdir()
     resumed = run(folder, tmp_path / "halves", rounds=4, resume=half.name)
     assert resumed.returncode == 0, resumed.stderr
+
+
+def test_the_run_that_a_try_leaves_is_exported_with_its_preparation(tmp_path):
+    folder = write(tmp_path / "data")
+    config = (
+        f"dataset='{folder}' label-column='outcome' partitioner='natural-id' shift='none' "
+        "natural-id-column='file' model='linear' num-server-rounds=2 min-available-nodes=4"
+    )
+    done = cflower("try", "--clients", SITES, "--out", tmp_path / "runs", "-c", config)
+    assert done.returncode == 0, done.stderr
+    (tried,) = (tmp_path / "runs").iterdir()
+    model = tmp_path / "model.safetensors"
+    exported = cflower("export", tried, "--client", "site-1", "--output", model)
+    assert exported.returncode == 0, exported.stderr
+    assert (tmp_path / "model.py").is_file()
+
+
+def test_a_newcomer_with_a_table_is_prepared_as_the_run_says(tmp_path):
+    def turned(table, number):
+        other = table.outcome.map({"sick": "well", "well": "sick"})
+        return table.assign(outcome=other) if number > 1 else table
+
+    folder = write(tmp_path / "data", turned)
+    done = run(folder, tmp_path / "runs", rounds=15)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    (tmp_path / "new").mkdir()
+    turned(site(9), 9).to_csv(tmp_path / "new" / "rows.csv", index=False)
+    done = cflower("assign", folder, "--data", tmp_path / "new")
+    split = json.loads((folder / "summary.json").read_text())["splits"]
+    assert done.returncode == (0 if split else 1), done.stderr
+    assert "shape" not in done.stderr

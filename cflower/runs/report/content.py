@@ -8,6 +8,7 @@ from typing import Any
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
+from cflower.messages.client_names import PREPARATION
 from cflower.ordering import only
 from cflower.pooled import POOLED
 from cflower.runs.baselines import LEVEL
@@ -79,6 +80,8 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
     [{'key': 'criterion.name', 'value': 'auto'}, {'key': 'dataset', 'value': 'text:…/books'}]
     """
     for key, value in values.items():
+        if key == PREPARATION:  # JSON, in examples.json too
+            continue
         if isinstance(value, Mapping):
             yield from entries(value, f"{prefix}{key}.")
         elif value != "":
