@@ -11,7 +11,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from cflower.ordering import without
+from cflower.ordering import only, without
 
 HOLD = 64
 """Maximum number of replies that wait for an earlier one. It bounds the server's memory; in
@@ -43,6 +43,8 @@ class Quorum(NamedTuple):
         return answered >= needed or waited > self.seconds
 
 
+SLOW = 3.0
+"""Times as long as the others need that an exchange waits for nodes that are ``hurried``."""
 FOR_ALL = Quorum()
 """Wait for every client."""
 
@@ -57,7 +59,8 @@ class Exchange:
     ``timeout`` is in seconds, for the next reply: slow clients that share the cores of a simulation
     are awaited as long as one after another replies. ``quorum`` ends the exchange once the grid
     delivers no more at the moment. ``earlier`` messages, with their nodes, may be answered now.
-    Replies of ``unawaited`` nodes count if they come. Messages that ``expire`` are dropped
+    Replies of ``unawaited`` nodes count if they come. For ``hurried`` ones it waits `SLOW` times as
+    long as for the others. Messages that ``expire`` are dropped
     `UPLOAD` after the timeout; those that wait for cores do not.
     """
 
@@ -69,17 +72,21 @@ class Exchange:
         quorum: Quorum = FOR_ALL,
         earlier: Mapping[str, int] | None = None,
         unawaited: Set[int] = frozenset(),
+        hurried: Set[int] = frozenset(),
         *,
         expire: bool = True,
     ) -> None:
         self._grid, self._quorum, self._unawaited = grid, quorum, unawaited
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        self._started = time.monotonic()
         sent = list(messages)
         for message in sent if expire else ():
             # What is not delivered by then is dropped; it would delay its node's next rounds.
             message.metadata.ttl = timeout + UPLOAD
         pushed = set(grid.push_messages(sent))
         nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
+        few = 2 * len(hurried & {*nodes.values()}) < len({*nodes.values()})
+        self._hurried = hurried if few else frozenset()
         lost = without(nodes, pushed)
         self._new = without(nodes, lost)
         self.recipients = {**self._new, **(earlier or {})}
@@ -92,6 +99,10 @@ class Exchange:
         self.unanswered: tuple[str, ...] = ()
         """Messages without a reply when the quorum was reached."""
         self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
+        self.seconds = dict[int, float]()
+        """By node: the time until its reply came, or until the end of the exchange."""
+        self._others: float | None = None
+        """The time until only hurried nodes were missing."""
         self._successful: set[int] = set()
         """Nodes with a reply that is not an error."""
 
@@ -104,12 +115,14 @@ class Exchange:
                 yield heappop(early)[1]
         for _, message in sorted(early):
             yield message
+        waited = time.monotonic() - self._started
+        self.seconds |= dict.fromkeys(only(self._new, self._missing).values(), waited)
         if not self.unanswered:
             self.silent += [self.recipients[message_id] for message_id in self._missing]
 
     def _arrivals(self) -> Iterator[tuple[int, Message]]:
         """Each expected reply once with its place, as it arrives, until deadline or quorum."""
-        started = last_log = time.monotonic()
+        self._started = last_log = time.monotonic()
         while self._missing:
             before = time.monotonic()
             if before - last_log > LOG_INTERVAL:
@@ -123,11 +136,13 @@ class Exchange:
                     continue
                 if not reply.has_error():
                     self._successful.add(self.recipients[message_id])
+                if message_id in self._new:
+                    self.seconds[self._new[message_id]] = before - self._started
                 yield self._missing.pop(message_id), reply
                 self._deadline = before + self._timeout
             # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
-            now, waited = time.monotonic(), time.monotonic() - started
+            now, waited = time.monotonic(), time.monotonic() - self._started
             if now > self._deadline:
                 return
             if not arrived and self._may_end(waited):
@@ -142,4 +157,8 @@ class Exchange:
         owing = {self.recipients[message_id] for message_id in self._missing} - self._unawaited
         answered = len(self._successful - owing)
         only_earlier = self._missing.keys().isdisjoint(self._new)
-        return answered > 0 and (only_earlier or self._quorum.reached(answered, len(owing), waited))
+        if answered and owing <= self._hurried and self._others is None:
+            self._others = waited
+        late = self._others is not None and waited > SLOW * self._others
+        enough = only_earlier or late or self._quorum.reached(answered, len(owing), waited)
+        return answered > 0 and enough

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
-from cflower.messages.budget import Budget
+from cflower.messages.budget import Budget, Waiting
 from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
-from cflower.messages.exchange import FOR_ALL, UPLOAD, Exchange, Quorum
+from cflower.messages.exchange import FOR_ALL, SLOW, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
@@ -32,7 +33,7 @@ from cflower.messages.metrics import (
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line, listed, only, without
+from cflower.ordering import in_order, line, listed, only, without
 
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
@@ -46,6 +47,12 @@ NOT_MEASURED = (
 )
 LONE = "Metrics that no other client sends are ignored: {cause}, sent by {clients}."
 IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
+
+
+HURRIED = (
+    "Client(s) %s kept rounds waiting for longer than the timeout in all. Rounds now wait for them "
+    "%g times as long as for the others; a reply to training that comes later still counts."
+)
 
 
 class Sent(NamedTuple):
@@ -80,6 +87,7 @@ class ClientMessenger:
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
     local: LocalArrays = field(init=False)
+    waiting: Waiting = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     metric_bytes: Budget = field(default_factory=partial(Budget, "MB of metrics", free=1.0))
     seconds: Budget = field(default_factory=partial(Budget, "seconds of reading", free=60.0))
@@ -88,6 +96,7 @@ class ClientMessenger:
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
+        self.waiting = Waiting(free=self.timeout)
 
     @property
     def busy(self) -> dict[str, int]:
@@ -98,6 +107,11 @@ class ClientMessenger:
     def present(self) -> tuple[str, ...]:
         """The clients that can be asked: connected, not excluded."""
         return tuple(without(self.roll_call.nodes, self.failures.excluded))
+
+    @property
+    def absent(self) -> set[str]:
+        """The clients for which no decision waits, hurried ones as long as they owe a reply."""
+        return self.failures.absent | (self.waiting.hurried & self.busy.keys())
 
     @property
     def free(self) -> set[str]:
@@ -154,11 +168,15 @@ class ClientMessenger:
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
-        grid, expire = self.grid, self.roll_call.remote
-        exchange = Exchange(grid, messages, self.timeout, quorum, earlier, unawaited, expire=expire)
+        grid, remote = self.grid, self.roll_call.remote
+        hurried = {sent.node for sent in all_sent if sent.ask.client in self.waiting.hurried}
+        given = grid, messages, self.timeout, quorum, earlier, unawaited, hurried
+        exchange = Exchange(*given, expire=remote)
         asked = {message.metadata.dst_node_id for message in messages}
         self.failures = self.failures.asked(s.ask for _, s in self._sent if s.node in asked)
         yield from exchange
+        if remote:  # simulated clients wait for cores
+            self._charge(exchange.seconds)
         unanswered = only(before | self._by_id, exchange.unanswered)
         if late:
             self.outstanding, unanswered = unanswered, {}
@@ -170,6 +188,12 @@ class ClientMessenger:
         ):
             for node in nodes:
                 self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
+
+    def _charge(self, seconds: Mapping[int, float]) -> None:
+        before = self.waiting.hurried
+        self.waiting.charge({self.roll_call.name_of(node): one for node, one in seconds.items()})
+        if new := self.waiting.hurried - before:
+            log(WARNING, HURRIED, listed(in_order(new)), SLOW)
 
     @property
     def _task(self) -> str:

@@ -187,8 +187,8 @@ class Run:
         self.roll_call.update(self.grid)
         clients, isolated = self.roll_call.clients, self.settings.isolated
         tree = admitted(tree, clients, server_round, isolated=isolated)
-        failures = self.messenger.failures = self.messenger.failures.met(clients)
-        self.state = replace(self.state, tree=tree, absent=in_order(failures.absent))
+        self.messenger.failures = self.messenger.failures.met(clients)
+        self.state = replace(self.state, tree=tree, absent=in_order(self.messenger.absent))
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
         drawn = self._draw("train", server_round, share, least)
         return self.messages(self.cfl.asks(self.state, server_round, drawn), config)

@@ -32,9 +32,9 @@ def test_a_thousand_clients_with_the_same_fault_are_a_few_lines(caplog, capsys):
         "The round goes on without 500 clients (1001, 1003, 1005, 1007, 1009, 1011, 1013, 1015, "
         "1017, 1019, 1021, 1023 and 488 more): the reply is an error: "
         "ValueError: no data in /clients/1.csv (or alike).",
-        "No more messages are sent to 500 clients (1001, 1003, 1005, 1007, 1009, 1011, 1013, "
-        "1015, 1017, 1019, 1021, 1023 and 488 more): 2 unusable replies in a row; the last one is "
-        "an error: ValueError: no data in /clients/1.csv (or alike).",
+        "No messages are sent to 500 clients (1001, 1003, 1005, 1007, 1009, 1011, 1013, "
+        "1015, 1017, 1019, 1021, 1023 and 488 more) for 5 rounds: 2 unusable replies in a row; "
+        "the last one is an error: ValueError: no data in /clients/1.csv (or alike).",
     ]
     # No examples to evaluate on is no fault.
     (line,) = [m for m in caplog.messages if m.startswith("Without held-out examples")]
