@@ -220,7 +220,6 @@ def votes_of(leaf: Leaf, metric: Metric) -> tuple[Vote, Vote]:
     """The members' gains by their mixes: by all measures, and by the metric that leads alone."""
     measures = measures_in((one.get(LEAF, {}) for one in leaf.measured.values()), metric)
     ballots = [
-        Ballot(leaf.name, one.get(MIX, {}), one.get(LEAF, {}), 0.0)
-        for one in leaf.measured.values()
+        Ballot(leaf.name, one.get(MIX, {}), one.get(LEAF, {})) for one in leaf.measured.values()
     ]
     return vote_of(ballots, measures), vote_of(ballots, measures[:1])

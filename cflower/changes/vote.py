@@ -35,13 +35,11 @@ class Ballot(NamedTuple):
     """Each metric under the model that the client has."""
     candidate: Mapping[str, float]
     """Each metric under the candidate."""
-    num_examples: float
-    """Held-out examples that the client claims, the same for both."""
 
     @classmethod
     def of(cls, own: Reply, candidate: Reply) -> "Ballot":
         """The ballot of a client's two replies."""
-        return cls(own.ask.cluster, own.metrics, candidate.metrics, own.num_examples)
+        return cls(own.ask.cluster, own.metrics, candidate.metrics)
 
     def measures(self, measure: Metric) -> bool:
         """Whether the client measured both models by a metric."""
@@ -53,7 +51,7 @@ class Ballot(NamedTuple):
         (L_c − L_o) / (|L_c| + |L_o|) of a loss L, so from -1 to 1 for each measure; a measure that
         is missing in one of the two does not count.
 
-        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}, 9).gain([Metric("loss", False)])
+        >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}).gain([Metric("loss", False)])
         0.5
         """
         gain = 0.0
@@ -149,13 +147,6 @@ class Verdict(NamedTuple):
     def measured(self) -> bool:
         """Whether any client compared both models."""
         return bool(self.figures)
-
-    @property
-    def better(self) -> bool | None:
-        """Whether the clients' own models are better; None if the vote shows neither."""
-        if self.vote.significant:
-            return True
-        return False if self.vote.opposite.significant else None
 
     @property
     def may_be_better(self) -> bool:

@@ -31,15 +31,13 @@ def voted(ballots, metric):
         own = Ask(f"client-{i}", ballot.part, Role.OWN, 1, "evaluate")
         asks = own, own._replace(cluster="0", role=Role.CANDIDATE)
         metrics = ballot.own, ballot.candidate
-        pairs.append(
-            tuple(Reply(a, ballot.num_examples, m) for a, m in zip(asks, metrics, strict=True))
-        )
+        pairs.append(tuple(Reply(a, 36.0, m) for a, m in zip(asks, metrics, strict=True)))
     return verdict_of(Answer(tuple(pairs), metric))
 
 
-def one(own, common, part="0.0", name="accuracy", examples=36.0):
+def one(own, common, part="0.0", name="accuracy"):
     """One client's ballot by one metric."""
-    return Ballot(part, {name: own}, {name: common}, examples)
+    return Ballot(part, {name: own}, {name: common})
 
 
 def gaining(*gains, part="0.0"):
@@ -50,7 +48,7 @@ def gaining(*gains, part="0.0"):
 def both(accuracy, loss, part="0.0"):
     """A ballot with a pair of accuracies and one of losses, the own model's first."""
     own, common = zip(accuracy, loss, strict=True)
-    return Ballot(part, *({"accuracy": a, "loss": x} for a, x in (own, common)), 36.0)
+    return Ballot(part, *({"accuracy": a, "loss": x} for a, x in (own, common)))
 
 
 @laws
@@ -191,7 +189,7 @@ def test_a_gain_is_the_sum_of_the_relative_gains_by_all_measures():
     assert both((0.6, 0.4), (1.0, 3.0)).gain([ACCURACY, LOSS]) == pytest.approx(0.2 + 0.5)
     assert both((0.6, 0.4), (1.0, 3.0)).gain([LOSS]) == 0.5
     assert both((0.0, 0.0), (1.0, 3.0)).gain([ACCURACY]) == 0.0
-    assert Ballot("0", {"loss": 1.0}, {"accuracy": 0.5}, 9).gain([ACCURACY, LOSS]) == 0.0
+    assert Ballot("0", {"loss": 1.0}, {"accuracy": 0.5}).gain([ACCURACY, LOSS]) == 0.0
 
 
 @laws
@@ -223,7 +221,7 @@ def test_the_loss_decides_where_nobody_measured_the_leading_metric():
 def brier(own, common, accuracy=(0.5, 0.9), name="accuracy"):
     """A ballot with a pair of Brier scores, and one of other metrics that say the opposite."""
     metrics = zip((own, common), accuracy, (2.0, 1.0), strict=True)
-    return Ballot("0.0", *({"brier": s, name: a, "loss": x} for s, a, x in metrics), 20.0)
+    return Ballot("0.0", *({"brier": s, name: a, "loss": x} for s, a, x in metrics))
 
 
 def test_the_brier_score_decides_alone_where_accuracy_leads():
