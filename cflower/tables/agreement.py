@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
@@ -54,6 +55,7 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
             unused[name] = reason
         else:
             unused[name] = {"date": "a date", "empty": "no value"}[kind]
+    preparation["unused"] = dict(islice(unused.items(), MOST_CATEGORIES))
     if not named and not (preparation["numbers"] or preparation["categories"]):
         return agree(clients, scaled=scaled, named=True)  # better an id than nothing
     return preparation
@@ -76,20 +78,25 @@ def every(facts: Iterable[Facts], key: str) -> bool:
 
 def why_no_categories(facts: Sequence[Facts]) -> str:
     """Why texts are no categories; empty if they are."""
-    different = set().union(*(one.get("values", ()) for one in facts))
-    most = max(len(different), *(one.get("different", 0) for one in facts))
+    at = Counter(value for one in facts for value in one.get("values", ()))
     if every(facts, "differ") and sum(one["rows"] for one in facts) >= ENOUGH_ROWS:
         return "an id: every value differs"
-    if most > MOST_CATEGORIES:
-        return f"texts: {most} different values or more"
-    if len(facts) > 1 and len(different) > 1 and all(len(one["values"]) == 1 for one in facts):
+    if len(facts) > 1 and len(at) > 1 and all(len(one.get("values", "ab")) == 1 for one in facts):
         return "the same in every row of a client"
-    return ""
+    # One client that names many values does not keep the others from having theirs.
+    listing = [one["values"] for one in facts if "values" in one]
+    known = [sum(at[value] > 1 for value in values) / len(values) for values in listing]
+    few = len(at) <= MOST_CATEGORIES or median(known) >= 0.5
+    if 2 * len(known) > len(facts) and few:
+        return ""
+    return f"texts: {max(len(at), *(one.get('different', 0) for one in facts))} different values"
 
 
 def values_of(facts: Iterable[Facts]) -> list[str]:
-    """The values that occur at any client, in natural order."""
-    return list(in_order(set().union(*(one.get("values", ()) for one in facts))))
+    """The values that occur at any client, at most clients if they are many, in natural order."""
+    at = Counter(value for one in facts for value in one.get("values", ()))
+    often = sorted(at, key=lambda value: (-at[value], value))[:MOST_CATEGORIES]
+    return list(in_order(often))
 
 
 def mean_and_deviation(facts: Sequence[Facts]) -> list[float]:

@@ -156,6 +156,20 @@ def test_a_client_with_another_unit_or_a_lie_does_not_change_the_common_scale():
         assert abs(mean - honest[0]) < 2 and abs(deviation - honest[1]) < 2
 
 
+def test_one_client_that_names_many_values_or_columns_takes_nothing_from_the_others():
+    honest = {str(n): every_row(pd.DataFrame({"sex": ["f", "m"] * 5})) for n in range(5)}
+    values = [f"v{n}" for n in range(50)]
+    liar = {"sex": honest["0"]["sex"] | {"values": values}}
+    liar |= {f"c{n}": {"kind": "empty"} for n in range(999)}
+    preparation = agree(honest | {"liar": liar}, scaled=True, named=False)
+    assert {"f", "m"} <= set(preparation["categories"]["sex"])
+    assert len(preparation["categories"]["sex"]) == 50 and len(preparation["unused"]) <= 50
+    towns = [pd.DataFrame({"town": [f"t{n}-{k}" for k in range(20)] * 2}) for n in range(5)]
+    described = {str(n): every_row(table) for n, table in enumerate(towns)}
+    unused = agree(described, scaled=True, named=True)["unused"]
+    assert unused == {"town": "texts: 100 different values"}
+
+
 def test_a_table_that_does_not_fit_is_refused_with_the_column():
     tables = {str(number): every_row(site(number)) for number in range(SITES)}
     preparation = agree(tables, scaled=True, named=False)
