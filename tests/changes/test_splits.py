@@ -151,7 +151,8 @@ def test_at_most_a_sample_of_each_part_votes_another_one_in_another_round():
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
-def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_asked(opinions):
+def test_a_refused_split_leaves_tree_and_models_as_if_nobody_had_been_asked(opinions):
+    """But for rounding: the updates of groups that may become leaves are summed apart."""
     asked, num_rounds = [], 60
     plain = run(two, cfl_of(NeverSplit()), num_rounds)
     for (_, result), (_, other) in zip(
@@ -159,7 +160,7 @@ def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_as
     ):
         asked += [d.server_round for d in result.decisions if d.outcome is Outcome.REFUSED]
         (root,), (same) = result.state.tree.clusters.values(), other.state.tree.root
-        np.testing.assert_array_equal(root.model.trained, same.model.trained)
+        np.testing.assert_allclose(root.model.trained, same.model.trained, rtol=1e-12)
         assert (root.children, root.trial, root.undone, root.split_round) == ((), None, (), None)
         assert (root.members, root.rounds, root.weight) == (same.members, same.rounds, same.weight)
         assert result.state.known.keys() == other.state.known.keys()
@@ -179,13 +180,13 @@ def test_the_models_of_a_run_are_the_conventional_ones_up_to_the_split():
 
 
 @pytest.mark.parametrize("gaining", range(7))
-def test_a_split_takes_a_likely_gain_of_its_clients(gaining):
-    """Of six, five must gain: by chance alone so many do in 7 of 64 votes, and four in 22."""
+def test_a_split_takes_a_likely_gain_or_gains_that_add_up_to_one(gaining):
+    """Of six, four must gain: the loss of the other two is smaller and not likely."""
     cfl = asking()
     _, heard, server_round = first_question(two, cfl)
     gains = {c: 0.1 if i < gaining else -0.1 for i, c in enumerate(two.clients)}
     result = answered(cfl, heard, gains)
-    if gaining >= 5:
+    if gaining >= 4:
         assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
         return
     assert outcomes_of(result) == [Outcome.REFUSED]
@@ -342,7 +343,6 @@ def test_absent_members_are_not_asked():
     assert {ask.client for ask in heard.asks} == set(here)
 
 
-@pytest.mark.xfail(strict=True, reason="the models of the parts are the common one")
 def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are_kept():
     assert clusters_of(final(two, asking(length=8), 30)) == two.planted
 
