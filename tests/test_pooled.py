@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -17,6 +19,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from cflower import ClusteredFL, NeverSplit, Recorder, simulate
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data
 from cflower.data.settings import DataSettings
@@ -190,3 +193,32 @@ def test_auc_of_more_than_two_classes_is_refused_in_one_sentence(tmp_path):
     done = cflower("simulate", "--out", tmp_path, "-c", config)
     assert done.returncode == 1
     assert "Got metric='auc', but the clients have 10 classes and not two" in done.stderr
+
+
+def test_any_app_that_sends_its_confusion_matrix_gets_the_figures_of_all_clients(tmp_path):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = ArrayRecord({"w": Array(np.full(4, float(context.node_config["partition-id"])))})
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        ill = int(context.node_config["partition-id"]) % 2  # at every second client
+        counts = [7, 1, ill, ill]
+        metrics = MetricRecord({"f1": 1.0, "confusion": counts, "num-examples": sum(counts)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    recorder = Recorder(tmp_path)
+    strategy = ClusteredFL(NeverSplit(), metric="f1", observers=[recorder])
+    arrays = ArrayRecord({"w": Array(np.zeros(4))})
+    result = simulate(app, 6, strategy=strategy, arrays=arrays, num_rounds=2)
+    own = recorder.summary["pooled"]["own"]
+    assert own["confusion"] == [[42, 6], [3, 3]] and own["auc"] is None
+    assert own["classes"][1]["clients"] == 3 and own["classes"][1]["sensitivity"]["value"] == 0.5
+    f1 = (2 * 42 / (48 + 45) + 2 * 3 / (6 + 9)) / 2
+    assert recorder.summary["metrics"]["f1"] == pytest.approx(f1)
+    assert result.cluster_metrics["0"]["f1"] == pytest.approx(f1)
+    assert "confusion" not in result.cluster_metrics["0"]

@@ -30,7 +30,8 @@ class DataSpec(NamedTuple):
         """
         theirs = DataSpec.of(facts)
         if theirs.class_names != self.class_names:
-            if set(map(spelled, theirs.class_names)) <= set(map(spelled, self.class_names)):
+            mine, others = (set(map(spelled, one.class_names)) for one in (theirs, self))
+            if mine and mine <= others and not set(theirs.class_names) <= set(self.class_names):
                 return (
                     f"its classes are {listed(theirs.class_names)}, and those of the others "
                     f"{listed(self.class_names)}: they differ in spelling only, so spell them alike"

@@ -8,7 +8,7 @@ from cflower.pooled import POOLED
 from cflower.runs.findings import Row, weighted
 from cflower.runs.records import PooledLine, ShareLine, Summary
 
-INTERVALS = "95% intervals of all examples as if drawn at random"
+INTERVALS = "95% intervals, as if the examples were drawn at random"
 NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
 
 
