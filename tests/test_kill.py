@@ -17,7 +17,8 @@ from tests.run_content import content_of, read_lines
 
 KILLS = int(os.environ.get("CFLOWER_KILLS", "2"))
 CONFIG = (
-    "num-server-rounds=10 min-available-nodes=4 dataset-size=400 local-epochs=1 "
+    "num-server-rounds=10 min-available-nodes=4 dataset-size=400 model='linear' "
+    "shift='label-permutation' local-epochs=3 "
     "split-criterion='norms' eps1=2.0 eps2=0.1 gamma-max=0.1 min-cluster-size=1 "
     "trial-rounds=1"
 )
