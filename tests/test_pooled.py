@@ -107,6 +107,14 @@ def test_19_of_20_intervals_of_an_auc_hold_the_true_one():
     assert 0.93 < inside / 400 < 0.98
 
 
+def test_the_interval_of_f1_has_a_width_where_no_positive_was_found():
+    missed = [{"confusion": [77, 0, 3, 0]}]
+    low, high = pooled(missed).f1.interval
+    assert low < 0.49 < 0.6 < high < 0.9
+    many = pooled([{"confusion": [770, 30, 40, 160]}]).f1
+    assert many.interval == pytest.approx([many.value - 0.027, many.value + 0.027], abs=0.006)
+
+
 def test_a_client_without_a_positive_counts_nothing_for_finding_them():
     negative = np.array([[1.0, 0.0]] * 5), np.zeros(5, int)
     assert "f1" not in measured(*negative, 0.0) and "auc" not in measured(*negative, 0.0)

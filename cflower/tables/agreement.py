@@ -79,17 +79,18 @@ def every(facts: Iterable[Facts], key: str) -> bool:
 def why_no_categories(facts: Sequence[Facts]) -> str:
     """Why texts are no categories; empty if they are."""
     at = Counter(value for one in facts for value in one.get("values", ()))
-    if every(facts, "differ") and sum(one["rows"] for one in facts) >= ENOUGH_ROWS:
+    rows = sum(one["rows"] for one in facts)
+    if rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts):
         return "an id: every value differs"
-    if len(facts) > 1 and len(at) > 1 and all(len(one.get("values", "ab")) == 1 for one in facts):
+    if len(facts) > 1 and len(at) > 1 and all(one["different"] == 1 for one in facts):
         return "the same in every row of a client"
     # One client that names many values does not keep the others from having theirs.
     listing = [one["values"] for one in facts if "values" in one]
-    known = [sum(at[value] > 1 for value in values) / len(values) for values in listing]
+    known = [sum(at[value] > 1 for value in values) / len(values) for values in listing if values]
     few = len(at) <= MOST_CATEGORIES or median(known) >= 0.5
-    if 2 * len(known) > len(facts) and few:
+    if at and few and 2 * len(listing) > len(facts):
         return ""
-    return f"texts: {max(len(at), *(one.get('different', 0) for one in facts))} different values"
+    return f"texts: {max(len(at), *(one['different'] for one in facts))} different values"
 
 
 def values_of(facts: Iterable[Facts]) -> list[str]:
@@ -186,11 +187,11 @@ def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> 
 
 NEEDED = {
     "number": {"count", "mean", "variance", "id"},
-    "text": {"differ", "rows"},
+    "text": {"rows", "different"},
     "date": set[str](),
     "empty": set[str](),
 }
-"""The facts about a column of each kind; of texts also ``values`` or ``different``."""
+"""The facts about a column of each kind; of texts also ``values`` if they are few."""
 
 
 @cache
@@ -204,8 +205,7 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
         return text
 
     def whole_facts(facts: Facts) -> Facts:
-        either = facts["kind"] != "text" or len({"values", "different"} & facts.keys()) == 1
-        if not either or not NEEDED[facts["kind"]] <= facts.keys():
+        if not NEEDED[facts["kind"]] <= facts.keys():
             raise ValueError("facts are missing")
         return facts
 
@@ -219,10 +219,9 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
         "mean": finite,
         "variance": Annotated[finite, Field(ge=0)],
         "id": bool,
-        "differ": bool,
         "rows": whole,
         "different": whole,
-        "values": Annotated[list[text], Field(min_length=1, max_length=MOST_CATEGORIES)],
+        "values": Annotated[list[text], Field(max_length=MOST_CATEGORIES)],
     }
     described: Any = TypedDict("Column", kinds, total=False)  # type: ignore[misc]
     columns: Any = dict[name, Annotated[described, AfterValidator(whole_facts)]]

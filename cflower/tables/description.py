@@ -20,11 +20,12 @@ def describe(table: pd.DataFrame, train: NDArray[np.int64]) -> dict[str, Facts]:
 
     - ``"number"``: ``count``, ``mean`` and ``variance`` of the training rows' values, and whether
       it is an ``id``, with another whole number in every row;
-    - ``"text"``: the different ``values``, or how many there are if they are too many or too long;
-      and whether they all ``differ``;
+    - ``"text"``: how many ``rows`` have one, and how many ``different`` ones there are; unless
+      these are too many or too long, the ``values`` that at least two rows have;
     - ``"date"`` or ``"empty"``: nothing.
 
-    Raises a DataError for texts among numbers.
+    So no value of a single row is in it, such as a name or the number of a patient. Raises a
+    DataError for texts among numbers.
     """
     return {name: facts_of(table[name], name, train) for name in table.columns}
 
@@ -50,10 +51,10 @@ def facts_of(column: pd.Series, name: str, train: NDArray[np.int64]) -> Facts:
             f"column {name!r} has {texts[~numeric].iloc[0]!r} in {row}, and numbers in most "
             "others: correct it, or leave the cell empty"
         )
-    values = sorted(set(texts))
-    facts: Facts = {"kind": "text", "differ": len(values) == len(texts), "rows": len(texts)}
-    few = len(values) <= MOST_CATEGORIES and len(max(values, key=len)) <= LONGEST_CATEGORY
-    return facts | ({"values": values} if few else {"different": len(values)})
+    rows = texts.value_counts()
+    facts: Facts = {"kind": "text", "rows": len(texts), "different": len(rows)}
+    few = len(rows) <= MOST_CATEGORIES and texts.map(len).max() <= LONGEST_CATEGORY
+    return facts | ({"values": sorted(rows.index[rows > 1])} if few else {})
 
 
 def number_facts(column: pd.Series, name: str, train: NDArray[np.int64]) -> Facts:
@@ -63,11 +64,12 @@ def number_facts(column: pd.Series, name: str, train: NDArray[np.int64]) -> Fact
     except ValueError as error:
         raise DataError(f"{error}: correct it, or leave the cell empty") from None
     known, trained = numbers.dropna(), numbers.iloc[train].dropna()
+    several = len(trained) > 1  # the mean of one value is that value
     return {
         "kind": "number",
-        "count": len(trained),
-        "mean": float(trained.mean()) if len(trained) else 0.0,
-        "variance": float(trained.var(ddof=0)) if len(trained) else 0.0,
+        "count": len(trained) if several else 0,
+        "mean": float(trained.mean()) if several else 0.0,
+        "variance": float(trained.var(ddof=0)) if several else 0.0,
         "id": is_id(known.to_numpy(), name),
     }
 
