@@ -10,6 +10,9 @@ longer than all others: a usual level, strict because many members are tested in
 SIGNIFICANT = 1 / 80
 """One-sided p-value of a significant vote, which models of the clients' own need: nine clients of
 ten suffice."""
+PROBABLE = 0.05
+"""One-sided p-value of a vote by which a split is made: the criterion's evidence speaks for it
+already, so it need not be as small as where nothing else does."""
 LIKELY = 0.25
 """One-sided p-value of a likely gain: enough for a split, and against a join."""
 FEW = 3

@@ -2,7 +2,7 @@
 
 Not in the paper. At the end of a run the members of a leaf train its model w by themselves. Then
 each measures w and the mix w + a_i (v_i − w), a_i = n_i / (n_i + κ), on the examples that decide:
-v_i is the model that it trained, n_i its number of training examples, and κ a tenth of the median
+v_i is the model that it trained, n_i its number of training examples, and κ a fifth of the median
 one. The members vote on the mix together, because a choice by one member's few examples overfits.
 It must gain by the metric that leads and by a proper score: a model that trains longer is always
 surer, and a score that pays for confidence elects models that only overfit.
@@ -24,6 +24,7 @@ from typing import Literal
 
 import numpy as np
 
+from cflower.algorithm.constants import SIGNIFICANT
 from cflower.algorithm.state import (
     ADAPT,
     DECIDE,
@@ -41,7 +42,7 @@ from cflower.changes.vote import Ballot, Vote, measures_in, vote_of
 from cflower.metric import Metric
 from cflower.ordering import counted, only
 
-KAPPA = 0.1
+KAPPA = 0.2
 """κ in the median number of the members' training examples."""
 LEAF, MIX = 0, 1
 """The numbers of the two models that a member measures."""
@@ -185,28 +186,24 @@ def concluded(
 ) -> dict[str, Personal]:
     """The result of each leaf.
 
-    The members of all leaves show together whether personal models serve them better. A leaf may
-    then go by a likely gain: its own few members are seldom enough for a significant one. No leaf
-    does in which more members lose by the metric that leads than gain.
+    A leaf goes by a significant vote of its own members. Few members are seldom enough for that:
+    they go by a likely gain if the members of all leaves together show a significant one. In both
+    cases no more of them may lose by the metric that leads than gain.
     """
-    votes, over = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}, {}
-    together = Vote(tuple(chain.from_iterable(vote.gains for vote, _ in votes.values())))
+    votes = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}
+    everyone, leading_of_all = (
+        Vote(tuple(chain.from_iterable(vote.gains for vote in some)))
+        for some in zip(*votes.values(), strict=True)
+    )
+    together = everyone.significant and leading_of_all.better >= leading_of_all.worse
+    over = {}
     for name, leaf in leaves.items():
         vote, leading = votes[name]
-        shown = vote.significant or (together.significant and vote.likely)
-        accepted = shown and leading.better >= leading.worse
-        members = counted(len(vote.gains), "member")
-        reason = f"a mix with a model of its own serves {vote.better} of {members} better"
-        reason += f", {vote.worse} worse"
-        if not vote.gains:
-            reason = "no member measured the models"
-        elif shown and not accepted:
-            reason += f", but by {metric.name} {leading.better} better, {leading.worse} worse"
-        elif not shown and vote.better > vote.worse:
-            reason += ", which may be chance"
+        gain = vote.chance <= SIGNIFICANT or (together and vote.likely)
+        accepted = gain and leading.better >= leading.worse
         served = [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
         over[name] = Personal(
-            reason,
+            reason_of(vote, leading, metric, accepted=accepted),
             leaf.kappa if accepted else inf,
             trainings,
             max(map(len, leaf.measured.values()), default=0),
@@ -214,6 +211,24 @@ def concluded(
             {client: leaf.share(client) for client in served},
         )
     return over
+
+
+def reason_of(vote: Vote, leading: Vote, metric: Metric, *, accepted: bool) -> str:
+    """A leaf's votes in words.
+
+    >>> reason_of(Vote((0.2, 0.2, -0.1)), Vote((0.0, 0.0, -0.1)), Metric(), accepted=False)
+    'a mix with a model of its own serves 2 of 3 members better, 1 worse; by accuracy 0 and 1'
+    """
+    if not vote.gains:
+        return "no member measured the models"
+    members = counted(len(vote.gains), "member")
+    reason = f"a mix with a model of its own serves {vote.better} of {members} better"
+    reason += f", {vote.worse} worse"
+    if accepted or vote.better <= vote.worse:
+        return reason
+    if leading.better < leading.worse:
+        return f"{reason}; by {metric.name} {leading.better} and {leading.worse}"
+    return f"{reason}, which may be chance"
 
 
 def votes_of(leaf: Leaf, metric: Metric) -> tuple[Vote, Vote]:

@@ -3,27 +3,29 @@
 Not in the paper. The parts' models exist already: they are what this round of training gave, as
 does the common model. So the members of each part evaluate their part's model and the common one,
 and the split is made only if that serves them better. A split that they refuse never happened: the
-cluster goes on as one, and the next question waits until the number of rounds has doubled.
+cluster goes on as one, and they may be asked again later.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from cflower.algorithm.change import Answer, Change, Proposal, Question
+from cflower.algorithm.constants import FEW, PROBABLE
 from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
 from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below, mean_model
 from cflower.algorithm.weights import Weights
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.vote import Verdict, Vote, verdict_of
 from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
 """Members of a part that answer a question, a limit of what it sends: of 30 clients that gain or
 lose, 22 decide a vote."""
 NAME = "splits"
-"""The place in `CFLState.memory` of the round of each cluster's last refused split."""
+"""The place in `CFLState.memory` of the rounds from which refused splits are asked about again."""
 
 
 class SplitQuestions(Change):
@@ -33,7 +35,7 @@ class SplitQuestions(Change):
         """The decision to split, as a proposal; or put off, if the clients refused one lately."""
         if decision.outcome is not Outcome.SPLIT:
             return decision
-        again, now = 2 * refused_in(state).get(decision.cluster, 0), decision.server_round
+        again, now = waiting_until(state).get(decision.cluster, 0), decision.server_round
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.just_heard.isdisjoint(s)]:
@@ -51,8 +53,8 @@ class SplitQuestions(Change):
             yield SplitQuestion(server_round, tuple(questions), division)
 
 
-def refused_in(state: CFLState) -> dict[str, int]:
-    """The round of the last split that the clients of a cluster refused, by its name."""
+def waiting_until(state: CFLState) -> dict[str, int]:
+    """The rounds from which clusters with a refused split may be split, by their names."""
     return dict(state.memory.get(NAME, {}))
 
 
@@ -83,9 +85,10 @@ class SplitQuestion(Proposal):
         verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
         reason, now = verdict.reason, self.server_round
         if verdict.measured and not serves(verdict):
-            refused = refused_in(state) | {cluster.name: now}
-            state = replace(state, memory={**state.memory, NAME: refused})
-            reason += f"; the clients may be asked again from round {2 * now} on"
+            again = asked_again(verdict.vote, now)
+            waiting = waiting_until(state) | {cluster.name: again}
+            state = replace(state, memory={**state.memory, NAME: waiting})
+            reason += f"; the clients may be asked again from round {again} on"
             refusal = {"outcome": Outcome.REFUSED, "reason": reason, "figures": verdict.figures}
             return state, self._with(decisions, **refusal, sides=())
         tree, outcome = state.tree.divided(cluster, children), Outcome.CONFIRMED
@@ -113,13 +116,28 @@ class SplitQuestion(Proposal):
 
 
 def serves(verdict: Verdict) -> bool:
-    """Whether a split serves its clients: it is the criterion's evidence that makes it likely.
+    """Whether the clients show that a split serves them.
 
-    A gain must be likely; or the gains add up to one, and a loss is not likely: of twelve clients,
-    a part of one cannot win a vote, and the others hardly change.
+    Their gain is probable. Or each member of a part that is too small to win a vote gains more than
+    everybody else, and these do not lose: of twelve clients, one changes little for the others.
     """
-    vote = verdict.vote
-    return vote.likely or (sum(vote.gains) > 0 and not vote.opposite.likely)
+    vote, parts = verdict.vote, [part.gains for part in verdict.parts.values()]
+    if vote.chance <= PROBABLE:
+        return True
+    others = (chain([0.0], *(o for o in parts if o is not part)) for part in parts)
+    alone = (
+        0.5 ** len(part) > PROBABLE and min(part, default=0.0) > max(rest)
+        for part, rest in zip(parts, others, strict=True)
+    )
+    return not vote.opposite.likely and any(alone)
+
+
+def asked_again(vote: Vote, now: int) -> int:
+    """The round from which the clients may be asked about a refused split again.
+
+    It is soon if more of them gain than lose, else when the number of rounds has doubled.
+    """
+    return now + FEW if vote.better > vote.worse else 2 * now
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:

@@ -188,7 +188,7 @@ class Run:
         clients, isolated = self.roll_call.clients, self.settings.isolated
         tree = admitted(tree, clients, server_round, isolated=isolated)
         self.messenger.failures = self.messenger.failures.met(clients)
-        self.state = replace(self.state, tree=tree, absent=in_order(self.messenger.absent))
+        self.state = replace(self.state, tree=tree)
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
         drawn = self._draw("train", server_round, share, least)
         return self.messages(self.cfl.asks(self.state, server_round, drawn), config)
@@ -197,7 +197,8 @@ class Run:
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One round of the algorithm on the replies; θ_root and the mean metrics."""
-        cfl, before, messenger, settings = self.cfl, self.state, self.messenger, self.settings
+        cfl, messenger, settings = self.cfl, self.messenger, self.settings
+        before = replace(self.state, absent=in_order(messenger.absent))
         report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
         bounds = RobustMean(
             before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
