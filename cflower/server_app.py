@@ -76,8 +76,7 @@ def run(
     roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    model, preparation = agree(grid, roll_call, config, recorder)
-    about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
+    model, about = agree(grid, roll_call, config, recorder)
     recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
     train(strategy, grid, model, config, about)
     if recorder.problem:
@@ -113,10 +112,11 @@ def roll_call_of(config: RunConfig) -> RollCall:
 
 def agree(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
-) -> tuple[ArrayRecord, dict[str, Any] | None]:
-    """Wait for clients whose data fit one model; that model, and the preparation of their tables.
+) -> tuple[ArrayRecord, ConfigRecord]:
+    """Wait for clients whose data fit one model; that model, and what each message has to say.
 
-    Prints the classes, the inputs and what of a table is not used.
+    That is the preparation of their tables, if they have any. Prints the classes, the inputs and
+    what of a table is not used.
     """
     clients = roll_call.gather(grid, config.min_available_nodes)
     facts = [roll_call.facts[name] for name in clients]
@@ -142,10 +142,10 @@ def agree(
         for sentence in doubts(spec.class_names, holding):
             recorder.say(f"Warning: {sentence}")
     model = initial_model(config, spec)
+    about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
     if private:
-        about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
         model = ask_first_model(grid, roll_call, Layout.of(model), about)
-    return model, preparation
+    return model, about
 
 
 def preparation_of(
