@@ -1,5 +1,6 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,14 +31,23 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
-from cflower.learning.training import brier_score, evaluate, predict, train, with_perplexity
+from cflower.learning.training import (
+    brier_score,
+    counted,
+    evaluate,
+    perplexity_of,
+    predict,
+    train,
+)
 from cflower.messages.arrays import record_of, records_in, values_of
 from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
+    CLASSES_HERE,
     ENSEMBLE,
     FACTS,
     PARTS_APART,
+    TABLE,
     answer,
     client_name,
     is_name,
@@ -56,7 +66,7 @@ PREVIEWED = 100
 """Clients of a simulation that show pictures of theirs; those of the others need no decoding."""
 DIVERGED = (
     "the training diverged, its loss is no finite number: set a smaller learning-rate, or scale "
-    "what is far from 1, the inputs (standardise='client') or, with task='regression', the label"
+    "what is far from 1, the inputs (standardise='common') or, with task='regression', the label"
 )
 
 
@@ -114,6 +124,9 @@ def facts_about_data(context: Context) -> dict[str, Any]:
         "evaluates_way": not config.is_regression,  # which compares probabilities
         "adapts": True,
     }
+    if data.table is not None:
+        facts |= {"input_shape": [], TABLE: json.dumps(data.table)}
+        facts[CLASSES_HERE] = data.classes_here
     # A real client's examples never leave it.
     return facts if own else facts | preview(data.train, pictures=pictures)
 
@@ -124,7 +137,8 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = node.config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    agreed = agreed_model(config, *node.data_of(config, context).train.sizes, secret)
+    data = node.data_of(config, context, preparation=node.preparation_of(message))
+    agreed = agreed_model(config, *data.train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
 
@@ -193,8 +207,10 @@ def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
     _, data, model = prepare(message, context)
     examples = node.asked_part(message, data)
-    measure = evaluate_to_decide if node.decides(message) else evaluate
-    metrics = MetricRecord(dict(measure(model, examples)))
+    if node.decides(message):
+        metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))
+    else:
+        metrics = MetricRecord({**evaluate(model, examples), **counted(model, examples)})
     metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord(facts_at_end(data))
@@ -213,7 +229,7 @@ def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble."""
     config = node.config_of(context)
-    data = node.data_of(config, context, node.round_of(message))
+    data = node.data_of(config, context, message)
     models = records_in(message.content, ArrayRecord)
 
     def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
@@ -224,13 +240,14 @@ def evaluate_path(message: Message, context: Context) -> Message:
     level = None
     if data.apart:
         level = choose(losses_of(logits_on(data.decide), data.decide.labels.ravel()))
-    judged = judge_path(logits_on(data.report), data.report.labels.ravel(), rng, level)
+    labels = data.report.labels
+    judged = judge_path(logits_on(data.report), labels.ravel(), rng, level, counts=labels.ndim == 1)
     facts = ConfigRecord({BEST_CLUSTER: judged.best_level, **facts_at_end(data)})
     records: dict[str, Any] = {FACTS: facts}
     evaluated = judged.levels | {BEST: judged.best, ENSEMBLE: judged.ensemble}
     for name, metrics in evaluated.items():
-        metrics = with_perplexity(metrics, data.report)
-        records[name] = MetricRecord({**metrics, "num-examples": len(data.report)})
+        more = perplexity_of(metrics["loss"], data.report)
+        records[name] = MetricRecord({**metrics, **more, "num-examples": len(data.report)})
     return Message(RecordDict(records), reply_to=message)
 
 
@@ -242,7 +259,7 @@ def facts_at_end(data: ClientData) -> dict[str, Any]:
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
     """Config, this client's data, and the model with the received parameters."""
     config = node.config_of(context)
-    data = node.data_of(config, context, node.round_of(message))
+    data = node.data_of(config, context, message)
     return config, data, loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
 
 

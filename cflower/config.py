@@ -28,7 +28,7 @@ METHODS = ("clustered", "federated", "isolated")
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 REGRESSION_METRICS = ("rmse", "mae")
-METRICS = ("accuracy", "f1", "loss", "perplexity", *REGRESSION_METRICS)
+METRICS = ("accuracy", "f1", "auc", "loss", "perplexity", *REGRESSION_METRICS)
 """What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""

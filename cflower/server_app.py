@@ -1,11 +1,11 @@
 """The ServerApp: reads the config, finds the clients, runs `ClusteredFL`, writes the run folder."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from cflower.algorithm.criteria import Criterion, NeverSplit
@@ -16,19 +16,25 @@ from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
+from cflower.messages.client_names import CLASSES_HERE, PREPARATION, TABLE
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
+from cflower.ordering import line, only
 from cflower.own_code import names_own_code, own_object
 from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say, print_while_read
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
 from cflower.runs.baselines import BASELINES, OWN_METHODS
+from cflower.settings import require
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
+from cflower.tables.agreement import agree as prepare
+from cflower.tables.agreement import as_text, doubts, in_words, input_names, read
+from cflower.tables.agreement import problem_with as unfit
 
 app = ServerApp()
 
@@ -70,9 +76,9 @@ def run(
     roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    model = agree(grid, roll_call, config)
+    model, about = agree(grid, roll_call, config, recorder)
     recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
-    train(strategy, grid, model, config)
+    train(strategy, grid, model, config, about)
     if recorder.problem:
         raise RunFolderError(f"{recorder.problem}.")
     for method in OWN_METHODS if config.baselines else ():
@@ -82,13 +88,18 @@ def run(
             config, method=method, baselines=False, fraction_evaluate=0.0, max_influence=0.0
         )
         baseline = strategy_of(alike, None, roll_call, [])
-        recorder.add_baseline(method, train(baseline, grid, model, alike))
+        recorder.add_baseline(method, train(baseline, grid, model, alike, about))
     return recorder.summary
 
 
-def train(strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig) -> FinalReport:
-    """All rounds of a strategy; `FederationError` if no client answered the final evaluation."""
-    strategy.start(grid, model, config.num_server_rounds, config.round_timeout)
+def train(
+    strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig, about: ConfigRecord
+) -> FinalReport:
+    """All rounds of a strategy, with ``about`` in the config of each message.
+
+    `FederationError` if no client answered the final evaluation.
+    """
+    strategy.start(grid, model, config.num_server_rounds, config.round_timeout, about, about)
     assert strategy.final_report is not None
     if not strategy.final_report.clients:
         raise FederationError("No client answered the final evaluation.")
@@ -99,16 +110,74 @@ def roll_call_of(config: RunConfig) -> RollCall:
     return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 
-def agree(grid: Grid, roll_call: RollCall, config: RunConfig) -> ArrayRecord:
-    """Wait for clients whose data fit one model; that model."""
+def agree(
+    grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
+) -> tuple[ArrayRecord, ConfigRecord]:
+    """Wait for clients whose data fit one model; that model, and what each message has to say.
+
+    That is the preparation of their tables, if they have any. Prints the classes, the inputs and
+    what of a table is not used.
+    """
     clients = roll_call.gather(grid, config.min_available_nodes)
     facts = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
     spec, seed_problem = most_common(facts), seed_check(facts, permuted=private)
-    roll_call.require(lambda facts: spec.problem_with(facts) or seed_problem(facts))
+    preparation = preparation_of(only(roll_call.facts, clients), config, recorder)
+
+    def problem_with(facts: Mapping[str, Any]) -> str:
+        problem = spec.problem_with(facts) or seed_problem(facts)
+        return problem or (preparation and table_problem(facts, preparation)) or ""
+
+    roll_call.require(problem_with)
     roll_call.gather(grid, config.min_available_nodes)
+    require(
+        config.metric != "auc" or len(spec.class_names) == 2,
+        f"Got metric='auc', but the clients have {len(spec.class_names)} classes and not two: set "
+        "metric='f1', which weighs each class alike.",
+    )
+    if preparation:
+        spec = spec._replace(input_shape=(len(input_names(preparation)),))
+        recorder.say(in_words(spec.class_names, preparation))
+        holding = {name: one.get(CLASSES_HERE, ()) for name, one in roll_call.facts.items()}
+        for sentence in doubts(spec.class_names, holding):
+            recorder.say(f"Warning: {sentence}")
     model = initial_model(config, spec)
-    return ask_first_model(grid, roll_call, Layout.of(model)) if private else model
+    about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
+    if private:
+        model = ask_first_model(grid, roll_call, Layout.of(model), about)
+    return model, about
+
+
+def preparation_of(
+    facts: Mapping[str, Mapping[str, Any]], config: RunConfig, recorder: Recorder
+) -> dict[str, Any] | None:
+    """How the columns of the clients' tables become inputs; None if most clients have none.
+
+    A resumed run goes on with its own.
+    """
+    if config.resume and (before := recorder.preparation_before()):
+        return before
+    described = {name: read(one[TABLE]) for name, one in facts.items() if TABLE in one}
+    usable = {name: description for name, description in described.items() if description}
+    if 2 * len(usable) <= len(facts):
+        return None
+    scaled = config.standardise == "common"
+    preparation = prepare(usable, scaled=scaled, named=bool(config.input_columns))
+    require(
+        bool(input_names(preparation)),
+        "No column of the clients' tables can be an input: "
+        f"{', '.join(f'{line(name)} is {why}' for name, why in preparation['unused'].items())}. "
+        "Name the columns to learn from with input-columns.",
+    )
+    return preparation
+
+
+def table_problem(facts: Mapping[str, Any], preparation: Mapping[str, Any]) -> str:
+    """Why a client's table does not fit the others'; empty if it does."""
+    description = read(facts.get(TABLE, ""))
+    if description is None:
+        return "its data are no table of numbers and texts, as those of the others are"
+    return unfit(description, preparation)
 
 
 def strategy_of(

@@ -59,10 +59,13 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"drift": "20:3"}, "'20:3' is not that"),
         ({"class-names": "cat,,dog"}, "expected at least two different names"),
         ({"group-column": "side"}, "Got group-column='side' with shift='rotation', which makes"),
-        ({"standardise": "all"}, "standardise = 'all' is not known. It can be none or client."),
+        (
+            {"standardise": "all"},
+            "standardise = 'all' is not known. It can be common, none or client.",
+        ),
         (
             {"metric": "f2"},
-            "'f2' is not known. It can be accuracy, f1, loss, perplexity, rmse or mae.",
+            "'f2' is not known. It can be accuracy, f1, auc, loss, perplexity, rmse or mae.",
         ),
         ({"metric": "perplexity"}, "but clients measure it of texts only"),
         ({"model": "lstm"}, "Got model='lstm' with dataset='digits', but only model='lstm'"),
@@ -79,6 +82,11 @@ def test_a_whole_number_is_a_fine_float():
     assert RunConfig.read({"learning-rate": 1}).learning_rate == 1.0
 
 
-def test_a_relative_output_dir_is_refused_before_the_run():
+def test_a_relative_output_dir_is_refused_before_the_run_where_flower_started_it(
+    monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert Recorder("runs").path.parent == tmp_path / "runs"  # a script, a notebook
+    monkeypatch.setattr("sys.argv", ["/usr/bin/flwr-serverapp"])
     with pytest.raises(RunFolderError, match="Give an absolute one"):
         Recorder(RunConfig(output_dir="runs").output_path)

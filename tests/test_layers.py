@@ -8,33 +8,35 @@ from tests.command import PROJECT, in_new_process
 
 PACKAGE = PROJECT / "cflower"
 
-BASE = {"errors", "metric", "ordering", "seeding", "settings", "own_code"}
+BASE = {"errors", "metric", "ordering", "pooled", "seeding", "settings", "own_code"}
 BESIDE = {"auto", "changes", "robust"}
 CORE = BASE | {"algorithm", "messages", "strategy"}
 MAY_IMPORT = {
     "metric": {"errors"},
+    "pooled": set(),
     "algorithm": {"errors", "metric", "ordering", "seeding", "settings"},
     "auto": {"ordering", "settings", "algorithm"},
     "robust": {"ordering", "algorithm"},
     "changes": {"metric", "ordering", "algorithm", "robust"},
-    "data": BASE,
+    "tables": BASE | {"robust"},
+    "data": BASE | {"tables"},
     "learning": BASE | {"data"},
     "messages": BASE | {"algorithm", "robust"},
     "privacy": BASE | {"messages"},
     "simulation": BASE | {"messages"},
     "strategy": CORE | BESIDE,
     "runs": CORE | BESIDE,
-    "recording": CORE | {"runs"},
+    "recording": CORE | {"runs", "tables"},
     "config": BASE | {"algorithm", "data", "learning"},
     "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},
-    "newcomers": CORE | {"runs", "data", "learning", "privacy", "config"},
-    "exporting": CORE | {"runs", "data", "learning", "privacy", "config", "newcomers"},
+    "newcomers": CORE | {"runs", "data", "tables", "learning", "privacy", "config"},
+    "exporting": CORE | {"runs", "data", "tables", "learning", "privacy", "config", "newcomers"},
 }
 """The rooms that each room may import; client_app, server_app and cli stand above all of them."""
 
 ANY_FRAMEWORK = {"flwr", "torch", "torchvision", "datasets", "flwr_datasets"}
 OUTSIDE = {
-    **dict.fromkeys(("metric", "algorithm", *BESIDE), ANY_FRAMEWORK),
+    **dict.fromkeys(("metric", "pooled", "algorithm", *BESIDE), ANY_FRAMEWORK),
     "messages": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "strategy": {"torch", "torchvision", "datasets", "flwr_datasets"},
     "simulation": {"torch", "torchvision", "datasets", "flwr_datasets"},
@@ -43,6 +45,7 @@ OUTSIDE = {
     "runs": {"torch", "torchvision"},
     "learning": {"flwr"},
     "data": {"flwr"},
+    "tables": {"flwr", "torch"},
 }
 """The packages that each room must not import."""
 
@@ -81,7 +84,7 @@ def test_imports_only_point_downwards(room):
 
 
 def test_every_room_has_its_place():
-    above = {"__init__", "client_app", "server_app", "cli", "py"}
+    above = {"__init__", "__main__", "client_app", "server_app", "cli", "py"}
     there = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
     assert there - above - {"__pycache__"} == set(MAY_IMPORT) | BASE
 

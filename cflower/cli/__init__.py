@@ -5,6 +5,7 @@ needs, it imports itself. So `cflower --help` loads neither NumPy nor Flower.
 """
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -54,6 +55,9 @@ APP_MODULES = "torch", "torchvision", "flwr_datasets", "datasets"
 
 def main() -> None:
     """Entry point: a `CFlowerError` is printed as one sentence, with exit status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a file on Windows takes few characters
+            stream.reconfigure(errors="replace")
     try:
         app()
     except ModuleNotFoundError as error:

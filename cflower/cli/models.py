@@ -189,6 +189,8 @@ def export(
         )
     print(f"Model: {line(path)}")
     print(f"Card: {line(path)}.md")
+    if (program := path.with_suffix(".py")).is_file():
+        print(f"From a table: python {line(program)} rows.csv")
 
 
 def read_shape(text: str) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ def app_toml() -> str:
     """The pyproject.toml of cflower's own app: of this clone, or as a wheel carries it."""
     package = Path(cflower.__file__).parent
     carried = package / "app.toml"
-    return (carried if carried.is_file() else package.parent / "pyproject.toml").read_text()
+    return (carried if carried.is_file() else package.parent / "pyproject.toml").read_text("utf-8")
 
 
 def meanings_in(toml: str) -> dict[str, str]:

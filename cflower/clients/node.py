@@ -19,7 +19,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import PART
+from cflower.messages.client_names import PART, PREPARATION
 
 
 def config_of(context: Context) -> RunConfig:
@@ -40,6 +40,12 @@ def round_of(message: Message) -> int:
     return server_round
 
 
+def preparation_of(message: Message) -> str:
+    """How to prepare the columns of a table, as JSON; empty if the data are no table."""
+    config = message.content.get("config")
+    return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
+
+
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
     return data.decide if decides(message) else data.report
@@ -55,16 +61,24 @@ def has_own_data(context: Context) -> bool:
     return "data-path" in context.node_config
 
 
-def data_of(config: RunConfig, context: Context, server_round: int = 0) -> ClientData:
-    """This node's examples: those of its own folder, else its share of the data set."""
+def data_of(
+    config: RunConfig, context: Context, message: Message | None = None, preparation: str = ""
+) -> ClientData:
+    """This node's examples: those of its own folder, else its share of the data set.
+
+    A message has the round, and how to prepare the columns of a table.
+    """
     settings = config.part(DataSettings)
+    server_round = 0
+    if message is not None:
+        server_round, preparation = round_of(message), preparation_of(message)
     if not has_own_data(context):
         partition, num_partitions = partition_of(context)
         group = group_at(settings.drift, partition, server_round)
-        return load_client_data(settings, partition, num_partitions, group)
+        return load_client_data(settings, partition, num_partitions, group, preparation)
     path = str(context.node_config["data-path"])
     try:
-        return load_own_data(path, settings, config.classes)
+        return load_own_data(path, settings, config.classes, preparation)
     except Exception as error:  # ours, or of NumPy, Arrow, Pillow ...
         text = str(error) if isinstance(error, CFlowerError) else unreadable(error)
         log(WARNING, "%s", text)

@@ -61,7 +61,7 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
     together = config.clients_together and not config.is_regression
     for message, context in coming if together else ():
         with suppress(Exception):  # of this client: it does not keep the others from their stack
-            data = node.data_of(config, context, server_round)
+            data = node.data_of(config, context, message)
             if model is None:
                 model = empty_model(config.model, *data.train.sizes, config.device)
                 most = stack_size(model)

@@ -1,6 +1,7 @@
 """The data of one client: its share of the source, shifted as its group, in three parts."""
 
 from collections import OrderedDict
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -27,25 +28,27 @@ def client_data(
     partition: int,
     num_partitions: int,
     group: int | None = None,
+    preparation: str = "",
     *,
     outline: bool = False,
 ) -> ClientData:
-    """The examples of one client.
+    """The examples of one client; of a table by a ``preparation`` (`cflower.tables`).
 
-    Which examples are in which part depends on the seed, the partition and the number of its
-    examples only. ``group`` is the group of a shift that the examples belong to, if it is not the
-    client's first one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take
-    minutes; all else is right. Raises a ConfigError or DataError if the settings do not fit each
-    other, the data or the number of clients.
+    Which examples are in which part depends on the seed, the partition and its labels only.
+    ``group`` is the group of a shift that the examples belong to, if it is not the client's first
+    one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take minutes; all
+    else is right. Raises a ConfigError or DataError if the settings do not fit each other, the data
+    or the number of clients.
     """
     stored = _dealt(settings, partition, num_partitions)
     true_group: int | str | None = None
     if outline:
-        shape = (len(stored), *_source_of(settings).input_shape)
+        source = _source_of(settings)
+        shape = (len(stored), *(() if source.table else source.input_shape))
         zeros = np.broadcast_to(np.float32(0), shape)
         examples = Examples(zeros, stored.labels, stored.class_names)
     else:
-        examples = stored.examples()
+        examples = stored.examples(preparation)
     if settings.shift != "none":
         check_changes(settings.drift, num_partitions, settings.num_groups)
         if group is None:
@@ -55,8 +58,14 @@ def client_data(
     elif settings.group_column:
         true_group = most_common(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
-    places = split(len(examples), settings.validation_fraction, rng, settings.decide_fraction)
-    return prepared(list(map(examples.take, places)), true_group, settings.standardise)
+    same = len(stored) == len(examples)
+    # As before a shift that changes labels: a drift must not move an example to another part.
+    labels = stored.labels if same else examples.labels
+    places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
+    data = prepared(list(map(examples.take, places)), true_group, settings.standardise)
+    if preparation:
+        return data
+    return replace(data, table=stored.described(places[0] if same else np.arange(len(stored))))
 
 
 class KeptData:
@@ -81,9 +90,10 @@ class KeptData:
         partition: int,
         num_partitions: int,
         group: int | None = None,
+        preparation: str = "",
     ) -> ClientData:
         """One client's examples, see `client_data`."""
-        key = settings, partition, num_partitions, group
+        key = settings, partition, num_partitions, group, preparation
         with self._lock:
             if (data := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)

@@ -1,19 +1,27 @@
 """Tables as they come from files, and the role of each of their columns by the settings."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from cflower.data.settings import DataSettings
-from cflower.data.values import Column, axes_of, numbers, text_among_numbers, values_of
 from cflower.errors import DataError
 from cflower.ordering import listed
 from cflower.settings import did_you_mean, require_data
+from cflower.tables.files import ROW_NUMBERS
+from cflower.tables.values import (
+    Column,
+    axes_of,
+    is_value,
+    numbers,
+    values_of,
+)
 
 LABEL_COLUMNS = (
     "label", "labels", "fine_label", "target", "y", "class", "character", "digit",
@@ -25,8 +33,6 @@ second is for labels that are numbers."""
 ROWS_PER_CLASS = 3
 ORIGINS = "file", "folder"
 """Columns that `cflower.data.folders` adds: the file and the folder that a row comes from."""
-ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-"""Names of columns that pandas numbers rows with."""
 NUMBERS_TOO = "or set task = 'regression' to predict numbers"
 
 
@@ -78,6 +84,22 @@ class Table:
         """Axes of a row's numbers: 0 for one number, 2 or 3 for an image; -1 if they are none."""
         return 3 if name in self.images else axes_of(self.columns[name])
 
+    def is_value(self, name: str) -> bool:
+        """Whether a column has one number, text or date in a row."""
+        return name not in self.images and is_value(self.columns[name])
+
+    @cached_property
+    def places(self) -> list[str]:
+        """Each row in words, as an editor counts the lines of its file.
+
+        >>> Table("", {"file": np.array(["a", "b", "b"], object)}).places
+        ['row 2 of a', 'row 2 of b', 'row 3 of b']
+        """
+        files, first = self.columns.get("file"), dict[Any, int]()
+        if not isinstance(files, np.ndarray):  # one file, or a column of the data
+            return [f"row {row + 2}" for row in range(len(next(iter(self.columns.values()))))]
+        return [f"row {n - first.setdefault(one, n) + 2} of {one}" for n, one in enumerate(files)]
+
 
 def label_column(table: Table, settings: DataSettings) -> str:
     """Name of the label column: the wanted one, else the first with classes, else a usual name.
@@ -110,6 +132,7 @@ def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, 
         labels = numbers(table.columns[column], column, table.name)
         return labels.astype(np.int64), table.classes[column]
     values, where = values_of(table.columns[column]), f"in its label column {column!r}"
+    values = [value.strip() if isinstance(value, str) else value for value in values]
     missing = sum(value is None or value != value for value in values)
     require_data(
         not missing,
@@ -159,7 +182,7 @@ def check_classes(names: tuple[str, ...], source: str) -> None:
 
 
 def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]:
-    """The columns to learn from: the wanted ones, else the image column, else all numbers.
+    """The columns to learn from: the wanted ones, else the image column, else all of one value.
 
     Raises a DataError if there is nothing to learn from, or a wanted column is no input.
     """
@@ -170,19 +193,11 @@ def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]
     for name in (*table.images, *IMAGE_COLUMNS):
         if name in free and table.axes(name) > 0:
             return [name]
-    inputs = [name for name in free if table.axes(name) == 0]
-    for name in free:
-        faulty = table.axes(name) < 0 and name not in ORIGINS
-        text = text_among_numbers(table.columns[name]) if faulty else None
-        require_data(
-            text is None,
-            f"{table.name} has {text!r} in column {name!r}, whose other values are numbers: "
-            "correct it, or name the columns to learn from with input-columns.",
-        )
+    inputs = [n for n in free if table.axes(n) == 0 or (table.is_value(n) and n not in ORIGINS)]
     require_data(
         len(inputs) > 0,
-        f"{table.name} has no images or numbers to learn from: its columns are "
-        f"{listed(table.columns)}; name the image column 'image', or the columns of numbers "
+        f"{table.name} has no images, numbers or texts to learn from: its columns are "
+        f"{listed(table.columns)}; name the image column 'image', or the columns to learn from "
         "with input-columns.",
     )
     return inputs
@@ -197,13 +212,13 @@ def _wanted_inputs(table: Table, wanted: str, taken: set[str]) -> list[str]:
             f"{table.name}: a model must not see it; leave it out.",
         )
         require_data(
-            table.axes(name) >= 0,
-            f"input-columns names {name!r}, but {table.name} has no numbers or images in it: "
-            "leave it out, or turn it into numbers.",
+            table.axes(name) >= 0 or table.is_value(name),
+            f"input-columns names {name!r}, but {table.name} has no numbers, texts or images in "
+            "it: leave it out, or turn it into numbers.",
         )
         require_data(
-            len(names) == 1 or table.axes(name) == 0,
+            len(names) == 1 or table.axes(name) <= 0,
             f"input-columns names {name!r}, a column of images or lists, together with "
-            "others: expected one such column, or columns of one number each.",
+            "others: expected one such column, or columns of one value each.",
         )
     return names

@@ -64,17 +64,20 @@ class Examples:
 
 
 def split(
-    num_examples: int, fraction: float, rng: np.random.Generator, decide: float = 0.0
+    labels: NDArray[Any], fraction: float, rng: np.random.Generator, decide: float = 0.0
 ) -> list[NDArray[np.int64]]:
     """Positions of a client's parts in ascending order: to train on, to decide by, to report.
 
+    Each class is shared out in proportion, to within one example, and so are numbers to predict by
+    their size; of sequences, labels (n, length), the examples are drawn without regard to them.
     ``fraction`` in (0, 1) is the share of the examples to hold out, ``decide`` in [0, 1) that of
     the held-out examples that decide; with 0 there is no such part. Shares are rounded to whole
-    examples; no part is empty. The same stream and number of examples give the same positions.
+    examples; no part is empty. The same stream and labels give the same positions.
 
     Raises a DataError with too few examples.
     """
     least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
+    num_examples = len(labels)
     require_data(
         num_examples > least,
         f"a client has too few examples ({num_examples}), but at least {least + 1} are needed, to "
@@ -83,8 +86,22 @@ def split(
     )
     num_held_out = min(max(round(fraction * num_examples), least), num_examples - 1)
     order = rng.permutation(num_examples)
-    held_out = [order[:num_held_out]]
-    if decide:
-        num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
-        held_out = np.split(order[:num_held_out], [num_deciding])
-    return [np.sort(part) for part in (order[num_held_out:], *held_out)]
+    if labels.ndim == 1:
+        order = order[np.argsort(labels[order], kind="stable")]
+    out = at_equal_distances(num_examples, num_held_out, rng)
+    train, held_out = order[~out], order[out]
+    if not decide:
+        return [np.sort(train), np.sort(held_out)]
+    num_deciding = min(max(round(decide * num_held_out), 1), num_held_out - 1)
+    decides = at_equal_distances(num_held_out, num_deciding, rng)
+    return [np.sort(part) for part in (train, held_out[decides], held_out[~decides])]
+
+
+def at_equal_distances(num: int, chosen: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """So many of ``num`` places, as far from each other as they can be, from a random one on.
+
+    >>> at_equal_distances(6, 2, np.random.default_rng(0)).nonzero()[0].tolist()
+    [1, 4]
+    """
+    steps = np.floor(rng.random() + np.arange(num + 1) * chosen / num)
+    return np.diff(steps) > 0

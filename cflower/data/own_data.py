@@ -1,5 +1,6 @@
 """The data of a real client: a folder of its own, its classes matched by name."""
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from cflower.data.text import windows
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
 from cflower.settings import require_data
+from cflower.tables.agreement import alone, as_text
 
 
 @lru_cache(maxsize=16)
@@ -24,13 +26,15 @@ def load_own_data(
     path: str,
     settings: DataSettings,
     class_names: tuple[str, ...] = (),
+    preparation: str = "",
     *,
     key: str = "data-path",
 ) -> ClientData:
     """The examples of a client's own folder; cached, so that a process reads it once.
 
     ``class_names`` are the classes of the run, or the vocabulary of texts; if empty, the folder's
-    own, in natural order of their names. ``key`` names the folder in errors.
+    own, in natural order of their names. ``key`` names the folder in errors. A table is prepared by
+    a ``preparation``, see `Stored.examples`.
 
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
     only from a group column. Which examples are in which part depends on the seed and on
@@ -57,15 +61,18 @@ def load_own_data(
         labels = _labels_in(source, classes)
 
     def chosen(rows: NDArray[Any]) -> Examples:
-        return Examples(source.take(rows).examples().inputs, labels[rows], classes)
+        return Examples(source.take(rows).examples(known).inputs, labels[rows], classes)
 
     # Divided before they are decoded: as floats, images take four times the memory, and once is
     # enough.
     rng = generator(settings.seed, "hold-out", "own-data")
-    places = split(len(source), settings.validation_fraction, rng, settings.decide_fraction)
+    places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
     column = settings.group_column
     group = most_common(source.metadata_of(column)) if column else None
-    return prepared(list(map(chosen, places)), group, settings.standardise)
+    described = None if preparation else source.described(places[0])
+    known = preparation or (as_text(alone(described)) if described else "")
+    data = prepared(list(map(chosen, places)), group, settings.standardise)
+    return replace(data, table=described)
 
 
 def _labels_in(source: Stored, classes: tuple[str, ...]) -> NDArray[np.int64]:

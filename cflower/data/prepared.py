@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +23,21 @@ class ClientData:
     report: Examples
     """All figures are of these; the same object as ``decide`` if the same examples decide."""
     group: int | str | None
+    table: dict[str, Any] | None = None
+    """What the server has to know of a table before it is prepared (`cflower.tables`)."""
 
     @property
     def num_bytes(self) -> int:
         """The memory that the examples take."""
         parts = {id(part): part for part in (self.train, self.decide, self.report)}.values()
         return sum(part.inputs.nbytes + part.labels.nbytes for part in parts)
+
+    @property
+    def classes_here(self) -> list[str]:
+        """The classes of which there are examples."""
+        parts = self.train, self.decide, self.report
+        occur = {label for part in parts for label in np.unique(part.labels)}
+        return [name for label, name in enumerate(self.train.class_names) if label in occur]
 
     @property
     def apart(self) -> bool:

@@ -14,7 +14,7 @@ SHIFTS = (
 )  # fmt: skip
 TASKS = ("classification", "regression")
 TOKENS = ("words", "characters")
-STANDARDISINGS = ("none", "client")
+STANDARDISINGS = ("common", "none", "client")
 TOPIC = "topic"
 """The column with the topic of an example."""
 
@@ -36,7 +36,7 @@ class DataSettings:
     group_column: str = ""
     tokens: str = choice("words", TOKENS)
     series_channels: int = number(0, least=0)
-    standardise: str = choice("none", STANDARDISINGS)
+    standardise: str = choice("common", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
     dirichlet_alpha: float = number(1.0, above=0)
     shards_per_client: int = number(2, least=1)

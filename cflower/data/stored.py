@@ -1,9 +1,10 @@
 """A source of labelled examples with its inputs as they are stored; rows are decoded on request."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,14 @@ from cflower.data.columns import Table, input_columns, label_column, labels_of, 
 from cflower.data.decoding import as_series, decoded
 from cflower.data.examples import Examples
 from cflower.data.settings import DataSettings
-from cflower.data.values import numbers, values_of
+from cflower.errors import DataError
 from cflower.ordering import only
 from cflower.settings import require_data
+from cflower.tables import MOST_COLUMNS
+from cflower.tables.values import numbers, values_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +44,8 @@ class Stored:
     input_names: tuple[str, ...] = ("x",)
     series_channels: int = 0
     """Numbers per moment, if rows of numbers are time series; else 0."""
+    table: Table | None = None
+    """The source, if its columns of one value each are to be prepared (`cflower.tables`)."""
 
     @classmethod
     def of(cls, table: Table, settings: DataSettings) -> "Stored":
@@ -56,10 +64,14 @@ class Stored:
             f"({', '.join(f'{name} {length}' for name, length in lengths.items())}): expected one "
             "row for each example.",
         )
+        values = all(table.axes(name) <= 0 for name in inputs)
+        prepared = values and not settings.series_channels and len(inputs) <= MOST_COLUMNS
+        if not prepared:
+            inputs = [name for name in inputs if table.axes(name) >= 0]
         labels, classes = _labels(table, label, settings)
         return cls(
             table.name,
-            _inputs(table, inputs),
+            np.zeros(0) if prepared else _inputs(table, inputs),
             labels,
             classes,
             np.arange(lengths[label]),
@@ -67,6 +79,7 @@ class Stored:
             tuple(table.columns),
             tuple(inputs),
             settings.series_channels,
+            table if prepared else None,
         )
 
     def __len__(self) -> int:
@@ -85,16 +98,56 @@ class Stored:
         """A column of `metadata` for the selected examples, shape (m,)."""
         return self.metadata[column][self.rows]
 
-    def examples(self) -> Examples:
-        """All of them, decoded.
+    def columns(self) -> "DataFrame":
+        """The columns of the selected examples as they are, each row named by its place."""
+        from pandas import DataFrame
 
-        Raises a DataError if an input cannot be decoded, or differs in shape from the source's
-        first.
+        assert self.table is not None
+        places = [self.table.places[row] for row in self.rows.tolist()]
+        chosen, rows = {}, pa.array(self.rows)
+        for name in self.input_names:
+            column = self.table.columns[name]
+            whole = isinstance(column, np.ndarray)
+            chosen[name] = column[self.rows] if whole else column.take(rows).to_pandas().array
+        return DataFrame(chosen, index=places)
+
+    def described(self, train: NDArray[np.int64]) -> dict[str, Any] | None:
+        """What the server has to know of the columns of a table; None if it is none.
+
+        Statistics are of the selected examples at the positions ``train``.
         """
+        if self.table is None:
+            return None
+        from cflower.tables.description import describe  # loads pandas and scikit-learn
+
+        try:
+            return describe(self.columns(), train)
+        except DataError as error:
+            raise DataError(f"{self.name}: {error}.") from None
+
+    def examples(self, preparation: str = "") -> Examples:
+        """All of them, decoded; those of a table by a preparation (`cflower.tables`).
+
+        Without one, by what these examples alone show, and not scaled. Raises a DataError if an
+        input cannot be decoded, or differs in shape from the source's first.
+        """
+        if self.table:
+            inputs = self._prepared(preparation)
+            return Examples(inputs, self.labels, self.class_names)
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names)
         if self.series_channels:
             inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)
+
+    def _prepared(self, preparation: str) -> NDArray[np.float32]:
+        from cflower.tables.agreement import alone
+        from cflower.tables.preparation import inputs_of
+
+        known = json.loads(preparation) if preparation else None
+        try:
+            return inputs_of(known or alone(self.described(np.arange(len(self)))), self.columns())
+        except ValueError as error:
+            raise DataError(f"{self.name}: {error}; correct it.") from None
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from cflower.data.columns import Table, label_column, labels_of
 from cflower.data.settings import TOPIC, DataSettings
 from cflower.data.stored import Stored, metadata_of
-from cflower.data.values import values_of
 from cflower.ordering import listed
 from cflower.settings import require_data
+from cflower.tables.values import values_of
 
 
 class Tokens(NamedTuple):

@@ -1,17 +1,16 @@
 """The model card: a description of an exported model as Markdown."""
 
 import json
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
-from cflower.metric import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.runs.baselines import BASELINES
-from cflower.runs.findings import Row, rows_of, weighted
+from cflower.runs.findings import rows_of
 from cflower.runs.record import RunRecord
-from cflower.runs.tables import shown
+from cflower.runs.together import as_markdown, cell, figures_of
+from cflower.tables.program import in_the_card, use
 
 LOADING = {
     "safetensors": """\
@@ -41,6 +40,8 @@ class ModelFile(NamedTuple):
     name: str
     file_format: str
     sha256: str
+    program: str = ""
+    """The Python file that brings a table's preparation."""
 
 
 ARRAYS = """\
@@ -104,7 +105,9 @@ def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[
     model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
     listed_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(classes))
     pixels = "; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""
-    properties = {
+    table = record.preparation
+    columns = {"columns": in_the_card(table, record.config["standardise"])} if table else {}
+    properties = columns | {
         "model": f"`{model}` of cflower {record.begun.versions.get('cflower', '?')}",
         "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch{pixels}",
         "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class"
@@ -119,7 +122,7 @@ def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[
         file=file.name,
         batch=(1, *shape),
     )
-    return properties, loading
+    return properties, use(file.program, classes) if file.program else loading
 
 
 def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
@@ -163,34 +166,6 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
         return ["No member answered the final evaluation."]
     over = "its" if len(known) == len(members) else f"{len(known)} of its {len(members)}"
     columns = {way: summary.metric.name} | {key: BASELINES[key] for key in summary.measured}
-    return figures_of(known, columns, record.metric, over)
-
-
-def figures_of(
-    rows: Mapping[str, Row], columns: Mapping[str, str], metric: Metric, over: str
-) -> list[str]:
-    """The means over these clients, and a table with a line for each; ``columns`` by way."""
-    means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
-    return [
-        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
-        "held-out examples:",
-        "",
-        f"| client | held-out examples | {' | '.join(columns.values())} |",
-        "| --- | --- |" + " --- |" * len(columns),
-        *(table_line(name, row, columns, metric) for name, row in rows.items()),
-    ]
-
-
-def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
-    """One client's row of the table."""
-    cells = [cell(name), shown(row.client.held_out, "g")]
-    return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"
-
-
-def cell(text: str) -> str:
-    r"""Text that cannot break out of its cell in a Markdown table.
-
-    >>> cell("a|b")
-    'a\\|b'
-    """
-    return " ".join(text.replace("|", "\\|").split())
+    together = None if client else summary.pooled.get(cluster if is_leaf else "fl")
+    counted_ones = as_markdown(summary, together) if together else []
+    return [*counted_ones, *figures_of(known, columns, record.metric, over)]

@@ -15,6 +15,7 @@ from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError, ExportError, RunFolderError
 from cflower.exporting.card import ModelFile, model_card
 from cflower.exporting.files import FORMATS, check_format, write_model
+from cflower.learning.dense import dense_layers
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
@@ -23,6 +24,7 @@ from cflower.runs.record import RunRecord
 from cflower.runs.records import File
 from cflower.runs.writing import PRIVATE
 from cflower.settings import check_choice, did_you_mean
+from cflower.tables.program import program as program_of
 
 
 def export(
@@ -52,7 +54,7 @@ def export(
         with the model. By default the ending of ``output`` decides.
     output : Path or str
         The file; by default ``<run-id>-<cluster>`` in the working folder. The card's name is the
-        file's with ``.md`` added.
+        file's with ``.md`` added; a table's model comes with a Python file, which ends in ``.py``.
     seed_file : str
         The clients' secret, if the run's weights were permuted: the file holds the true model.
     own_code : bool
@@ -91,16 +93,25 @@ def export(
     suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
-    check_free(path)
-    check_free(card)
+    layers = layers_of(record, file_format)
+    program = path.with_suffix(".py") if layers is not None else None
+    for new in filter(None, (path, card, program)):
+        check_free(new)
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
-            file, text = Path(place) / "model", Path(place) / "card"
+            file, text, code = (Path(place) / name for name in ("model", "card", "program"))
             kind = write_file(record, weights, name, file, file_format, module, input_shape)
-            facts = ModelFile(path.name, file_format, sha256(file.read_bytes()).hexdigest())
-            text.write_text(model_card(record, name, kind, facts, client if own else ""))
-            for written in (file, text):
+            digest, source = sha256(file.read_bytes()).hexdigest(), program.name if program else ""
+            facts = ModelFile(path.name, file_format, digest, source)
+            words = model_card(record, name, kind, facts, client if own else "")
+            text.write_text(words, encoding="utf-8")
+            if program and kind and record.preparation:
+                known = record.preparation, kind.class_names, layers or ()
+                code.write_text(program_of(*known, path.name), encoding="utf-8")
+            for written in filter(Path.is_file, (file, text, code)):
                 written.chmod(PRIVATE)  # the card names the members, as the run folder does
+            if program and code.is_file():
+                code.replace(program)
             text.replace(card)
             file.replace(path)
     except OSError as error:
@@ -108,6 +119,18 @@ def export(
             f"Cannot write {path}: {error.strerror}. Give another --output."
         ) from None
     return path
+
+
+def layers_of(record: RunRecord, file_format: str) -> list[str] | None:
+    """The dense layers of a table's model, none of ONNX; None if no program can bring its columns.
+
+    That is so for other layers, and if each client scaled its inputs by statistics of its own.
+    """
+    if not isinstance(record, SavedRun) or not record.preparation:
+        return None
+    if record.own.standardise == "client":
+        return None
+    return [] if file_format == "onnx" else dense_layers(record.module(record.tree.root.model))
 
 
 def write_file(
@@ -194,6 +217,8 @@ def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
     if client not in (clients := record.summary.clients):
         hint = did_you_mean(client, clients) or ": `cflower show` lists them."
         raise ConfigError(f"The run {record.name} has no client {client!r}{hint}")
+    if not record.trained(client):
+        raise ConfigError(f"{client} sent no usable update and has no cluster: give --cluster 0.")
     served = record.summary.clients[client].served
     return served.cluster, (served.file or "") if served.model == "personal" else ""
 

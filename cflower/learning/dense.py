@@ -51,6 +51,19 @@ def is_dense(model: nn.Module) -> bool:
     return whole and len(list(model.parameters())) == len(weights) > 0
 
 
+def dense_layers(model: nn.Module) -> list[str] | None:
+    """The names of a dense model's linear layers; None unless a ReLU is between each two of them.
+
+    >>> dense_layers(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    ['1', '3']
+    """
+    layers = [layer for layer in layers_of(model) if type(layer) in (nn.Linear, nn.ReLU)]
+    kinds = [type(layer) for layer in layers]
+    if not is_dense(model) or [*kinds, nn.ReLU] != [nn.Linear, nn.ReLU] * len(kinds[::2]):
+        return None
+    return [name for name, layer in model.named_children() if type(layer) is nn.Linear]
+
+
 def is_sequence(layers: Sequence[nn.Module]) -> bool:
     """Whether layers are `LAYERS`, the first of which flattens all but the first dimension."""
     types, flattening = list(map(type, layers)), [x for x in layers if type(x) is nn.Flatten]
@@ -189,8 +202,8 @@ def evaluate_stacked(
             own = [one[group] for one in weights]
             logits = logits_of(model, own, inputs.view(len(labels), size, *inputs.shape[1:]))
             each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            predicted, losses = logits.argmax(2), each.view(labels.shape).sum(1).tolist()
-        rows = zip(predicted.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
+            losses = each.view(labels.shape).sum(1).tolist()
+        rows = zip(logits.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
         found += [measured(said, right, loss / size) for said, right, loss in rows]
     return found
 

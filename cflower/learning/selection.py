@@ -1,12 +1,16 @@
 """Selects the model that serves a client best, by its own held-out examples (section V-C)."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cflower.learning.classes import Metrics, measured
+from cflower.learning.classes import measured
+from cflower.pooled import counts_of
+
+Measured = dict[str, Any]
+"""Metrics, and counts if they are asked for."""
 
 WORST = 1e6
 """Loss in nats of a model with predictions that are not finite."""
@@ -15,12 +19,12 @@ WORST = 1e6
 class Judged(NamedTuple):
     """How the models on a client's path serve it."""
 
-    levels: dict[str, Metrics]
+    levels: dict[str, Measured]
     """Metrics of each model on all examples."""
-    best: Metrics
+    best: Measured
     """The chosen level; if these examples choose it themselves, measured by two-fold cross-fitting:
     each half of them is judged by the level that the other half chooses."""
-    ensemble: Metrics
+    ensemble: Measured
     """Their predicted probabilities averaged, on all examples."""
     best_level: str
     """The level to use from now on: the given one, or that which all examples choose."""
@@ -31,28 +35,33 @@ def judge_path(
     labels: NDArray[np.integer],
     rng: np.random.Generator,
     level: int | None = None,
+    *,
+    counts: bool = False,
 ) -> Judged:
     """Judge the models on a client's path, their best and their ensemble.
 
     The logits, shape (n, num_classes), are those of each model on the same n >= 1 examples, the
     most general model first. ``rng`` halves the examples. ``level`` is the best model's position,
-    which other examples chose; if not given, these choose.
+    which other examples chose; if not given, these choose. With ``counts``, the metrics include
+    those that `cflower.pooled` adds up.
     """
 
     def mean(losses: NDArray[np.floating]) -> float:
         return float(losses.mean())
 
+    def judged(logits: NDArray[np.floating], loss: float) -> Measured:
+        return {**measured(logits, labels, loss), **(counts_of(logits, labels) if counts else {})}
+
     names, every = list(logits), np.arange(len(labels))
     log_p = log_probabilities(logits)
     with np.errstate(over="ignore", invalid="ignore"):
         mixed = np.logaddexp.reduce(log_p, axis=0) - np.log(len(names))  # shape: (n, num_classes)
-    predicted = np.stack([one.argmax(axis=1) for one in logits.values()])  # shape: (levels, n)
     losses = -log_p[:, every, labels]  # shape: (levels, n)
     best = chosen_by_others(losses, rng) if level is None else level
     return Judged(
-        {n: measured(predicted[i], labels, mean(losses[i])) for i, n in enumerate(names)},
-        measured(predicted[best, every], labels, mean(losses[best, every])),
-        measured(mixed.argmax(axis=1), labels, mean(-mixed[every, labels])),
+        {n: judged(log_p[i], mean(losses[i])) for i, n in enumerate(names)},
+        judged(log_p[best, every], mean(losses[best, every])),
+        judged(mixed, mean(-mixed[every, labels])),
         names[choose(losses) if level is None else level],
     )
 

@@ -17,6 +17,7 @@ from cflower.learning.classes import measured
 from cflower.learning.dense import batches_of, evaluate_stacked, is_dense, sgd_step, train_stacked
 from cflower.learning.device import device_of
 from cflower.learning.settings import TrainingSettings
+from cflower.pooled import Counts, counts_of
 
 EVALUATION_BATCH = 1000
 """Examples per step of an evaluation: changes memory and speed, not the figures."""
@@ -70,10 +71,11 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
     ``accuracy`` is the share of right predictions, in [0, 1], ``f1`` their macro F1 (`macro_f1`),
-    ``loss`` the mean cross entropy in nats; sequences also have ``perplexity``, exp(loss), the
-    paper's measure. Where numbers are predicted, ``rmse`` is the root of the mean squared error and
-    ``mae`` the mean absolute error, in their unit. The model returns logits, or one number. It
-    computes on the device it is on, and is left in evaluation mode.
+    ``auc`` the area under the ROC curve of two classes, ``loss`` the mean cross entropy in nats;
+    sequences also have ``perplexity``, exp(loss), the paper's measure. Where numbers are predicted,
+    ``rmse`` is the root of the mean squared error and ``mae`` the mean absolute error, in their
+    unit. The model returns logits, or one number. It computes on the device it is on, and is left
+    in evaluation mode.
     """
     if examples.class_names and is_dense(model):
         with one_thread():
@@ -84,8 +86,8 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
         error = (logits[:, 0] - labels).double()
         return {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
     loss = float(cross_entropy(logits, labels, reduction="sum")) / len(labels)
-    predicted = logits.argmax(dim=1).cpu().numpy()
-    return with_perplexity(measured(predicted, labels.cpu().numpy(), loss), examples)
+    metrics = measured(logits.cpu().numpy(), labels.cpu().numpy(), loss)
+    return metrics | perplexity_of(loss, examples)
 
 
 def brier_score(model: nn.Module, examples: Examples) -> float:
@@ -100,16 +102,21 @@ def brier_score(model: nn.Module, examples: Examples) -> float:
     return float((chances - right).square().sum(dim=1).mean())
 
 
+def counted(model: nn.Module, examples: Examples) -> Counts:
+    """What `cflower.pooled` adds up over clients; nothing of sequences and of numbers."""
+    if examples.labels.ndim > 1 or not examples.class_names:
+        return {}
+    return counts_of(predict(model, examples), examples.labels)
+
+
 def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     """The mean squared error of outputs (batch, 1) as predictions of numbers (batch,)."""
     return mse_loss(outputs[:, 0], labels)
 
 
-def with_perplexity(metrics: dict[str, float], examples: Examples) -> dict[str, float]:
-    """The metrics of these examples; of sequences also ``perplexity``, exp(loss)."""
-    if examples.labels.ndim == 1:
-        return metrics
-    return metrics | {"perplexity": math.exp(min(metrics["loss"], 700))}
+def perplexity_of(loss: float, examples: Examples) -> dict[str, float]:
+    """Of sequences ``perplexity``, exp(loss); nothing of other examples."""
+    return {} if examples.labels.ndim == 1 else {"perplexity": math.exp(min(loss, 700))}
 
 
 def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:

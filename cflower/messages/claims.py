@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MOST_ITEMS = 100_000
 """Maximum length of a list, such as the names of classes, and of bytes."""
 
+MOST_CHARACTERS = 10**6
+"""Of the description of a table, which its reader checks."""
+
 
 class CheckedFacts(NamedTuple):
     """The usable facts that a client reported, and a sentence for each that was left out."""
@@ -64,6 +67,8 @@ def schema() -> "TypeAdapter[dict[str, Any]]":
         "evaluates-way": bool,
         ADAPTS: bool,
         "parts-apart": bool,
+        "table": Annotated[str, Field(max_length=MOST_CHARACTERS)],
+        "classes-here": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
         COUNTS: wholes,
         "sample-images": some_bytes,
         "sample-shape": Annotated[wholes, Field(min_length=3, max_length=3)],

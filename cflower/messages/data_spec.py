@@ -30,6 +30,12 @@ class DataSpec(NamedTuple):
         """
         theirs = DataSpec.of(facts)
         if theirs.class_names != self.class_names:
+            mine, others = (set(map(spelled, one.class_names)) for one in (theirs, self))
+            if mine and mine <= others and not set(theirs.class_names) <= set(self.class_names):
+                return (
+                    f"its classes are {listed(theirs.class_names)}, and those of the others "
+                    f"{listed(self.class_names)}: they differ in spelling only, so spell them alike"
+                )
             return (
                 f"its classes are {listed(theirs.class_names)}, but those of the "
                 f"others are {listed(self.class_names)}; set class-names"
@@ -40,6 +46,11 @@ class DataSpec(NamedTuple):
                 f"{self.input_shape}; bring them to the same size and colours"
             )
         return ""
+
+
+def spelled(name: str) -> str:
+    """A class without what differs between two ways to spell it."""
+    return " ".join(name.split()).casefold()
 
 
 def most_common(facts: Iterable[Mapping[str, Any]]) -> DataSpec:

@@ -127,7 +127,7 @@ class Exchange:
             before = time.monotonic()
             if before - last_log > LOG_INTERVAL:
                 last_log, total = before, len(self.recipients)
-                progress = f"{total - len(self._missing):,} of {total:,} clients have answered"
+                progress = f"{total - len(self._missing):,} of {total:,} answers"
                 log(INFO, "  %s", progress, extra=PROGRESS)
             arrived = list(self._grid.pull_messages(self._missing.keys()))
             for reply in arrived:

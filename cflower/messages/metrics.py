@@ -16,6 +16,7 @@ from flwr.supercore import log
 from cflower.algorithm.state import Reply
 from cflower.metric import Metric, is_share, leader_among
 from cflower.ordering import listed, without
+from cflower.pooled import COUNTS
 from cflower.robust.robust_mean import limited
 
 Metrics = dict[str, int | float | list[int] | list[float]]
@@ -155,7 +156,8 @@ def bounds_of(name: str, median_size: float) -> tuple[float, float]:
 def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
     """Mean of each metric over the clients that report it, weighted by examples.
 
-    Lists are averaged number by number; those of another length than most are left out.
+    Lists are averaged number by number, except `COUNTS`, which are added up elsewhere; those of
+    another length than most are left out.
 
     >>> weighted_mean([ClientMetrics({"accuracy": 1.0}, 1), ClientMetrics({"accuracy": 0.5}, 3)])
     {'accuracy': 0.625}
@@ -164,7 +166,7 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
     """
     reported = defaultdict[str, list[tuple[Any, float]]](list)
     for one in measured:
-        for key, value in one.metrics.items():
+        for key, value in without(one.metrics, COUNTS).items():
             number = np.array(value, float) if isinstance(value, list) else np.float64(value)
             reported[key].append((number, one.num_examples))
     means: Metrics = {}

@@ -323,15 +323,22 @@ class RollCall:
         refused = [f"{listed(names, 5)}: {reason.rstrip('.')}" for reason, names in reasons.items()]
         gone = in_order(self.facts.keys() - self.nodes.keys())
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
-        named = {words: listed(names, longest=500) for words, names in details.items() if names}
+        named = {w: listed(names, 3, longest=300) for w, names in details.items() if names}
         known = "".join(f"; {words}: {names}" for words, names in named.items())
-        return (
-            f"This run needs {at_least} clients and has {count}{known}. Add "
-            f'--federation-config "num-supernodes={at_least}" to `flwr run`, or --clients '
-            f"{at_least} to `cflower simulate`, or start more SuperNodes, or let it wait for "
-            f"fewer: min-available-nodes={max(count, 1)} in the config of cflower's own app, "
+        fewer = (
+            f"min-available-nodes={max(count, 1)} in the config of cflower's own app, "
             f"ClusteredFL(min_available_nodes={max(count, 1)}) in another."
         )
+        if count + len(self.refused) >= at_least:
+            correct = "Correct the data of the refused clients"
+            advice = f"{correct}, or let it do without them: {fewer}" if count else f"{correct}."
+        else:
+            advice = (
+                f'Add --federation-config "num-supernodes={at_least}" to `flwr run`, or --clients '
+                f"{at_least} to `cflower simulate`, or start more SuperNodes, or let it wait for "
+                f"fewer: {fewer}"
+            )
+        return f"This run needs {at_least} clients and has {count}{known}. {advice}"
 
 
 def facts_of(answer: Message) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cflower.newcomers.pytorch_run import SavedRun
 from cflower.runs.record import RunRecord
 from cflower.runs.records import PersonalLine
 from cflower.seeding import torch_seed
+from cflower.tables.agreement import as_text
 
 Progress = Callable[[str], None]
 DARKEST = 0.1
@@ -187,8 +188,8 @@ def newcomers_data(saved: SavedRun, data: ClientData | Path | str) -> ClientData
     """The newcomer's examples, read as those of the run's clients; refused if they do not fit."""
     if not isinstance(data, ClientData):
         settings = replace(saved.own.part(DataSettings), decide_fraction=0.0)
-        classes = saved.kind.class_names
-        data = load_own_data(str(data), settings, classes, key="--data")
+        known = saved.kind.class_names, as_text(saved.preparation) if saved.preparation else ""
+        data = load_own_data(str(data), settings, *known, key="--data")
     facts = {"input-shape": data.train.input_shape, "class-names": data.train.class_names}
     if problem := saved.kind.problem_with(facts):
         raise DataError(f"The newcomer does not fit the run: {problem}.")

@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from numpy.typing import NDArray
@@ -67,8 +67,12 @@ class Candidate(NamedTuple):
     clients: list[str]
 
 
-def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRecord:
+def ask_first_model(
+    grid: Grid, roll_call: RollCall, layout: Layout, about: ConfigRecord | None = None
+) -> ArrayRecord:
     """The initial model of a run with permuted weights, on which most of some clients agree.
+
+    ``about`` is the config of the message.
 
     The server must not make it: the permutation follows from a model and its permuted version. So
     `VOICES` clients are asked, and others if these do not agree. Who sends another model takes no
@@ -80,7 +84,7 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
     clients = [roll_call.clients[i] for i in order]
     for first in range(0, len(clients), VOICES):
         asked = clients[first : first + VOICES]
-        reason = sort_answers(grid, roll_call, layout, asked, candidates) or reason
+        reason = sort_answers(grid, roll_call, layout, asked, candidates, about) or reason
         sent = sum(len(one.clients) for one in candidates)
         agreed = max(candidates, key=lambda one: len(one.clients), default=None)
         over = first + VOICES >= len(clients)
@@ -95,12 +99,21 @@ def ask_first_model(grid: Grid, roll_call: RollCall, layout: Layout) -> ArrayRec
 
 
 def sort_answers(
-    grid: Grid, roll_call: RollCall, layout: Layout, asked: Sequence[str], to: list[Candidate]
+    grid: Grid,
+    roll_call: RollCall,
+    layout: Layout,
+    asked: Sequence[str],
+    to: list[Candidate],
+    about: ConfigRecord | None = None,
 ) -> str:
     """Ask these clients, and sort their models into those that agree; the last one's problem."""
     nodes, seconds = {roll_call.nodes[name]: name for name in asked}, roll_call.timeout
     problems = {name: f"{name} did not answer within {seconds:g} s" for name in asked}
-    messages = [Message(RecordDict(), node, FIRST_MODEL, group_id="first-model") for node in nodes]
+    config = about or ConfigRecord()
+    messages = [
+        Message(RecordDict({"config": config}), node, FIRST_MODEL, group_id="first-model")
+        for node in nodes
+    ]
     exchange = Exchange(grid, messages, seconds)
     for reply in exchange:
         client = nodes[exchange.recipients[reply.metadata.reply_to_message_id]]

@@ -1,6 +1,7 @@
 """`Recorder`: writes the run folder."""
 
 import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
+from cflower.messages.client_names import PREPARATION
 from cflower.messages.data_spec import most_common
 from cflower.ordering import line as one_line
 from cflower.ordering import listed
@@ -53,6 +55,7 @@ from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import html_table
+from cflower.tables.agreement import input_names
 
 TIMES = 60
 """How many times as long as the state took to write the run goes on before it is written again:
@@ -118,7 +121,7 @@ class Recorder(Observer):
     Raises
     ------
     RunFolderError
-        If the folder is relative, or there is no such run to resume.
+        If the folder is relative under `flwr run`, or there is no such run to resume.
 
     Examples
     --------
@@ -140,6 +143,8 @@ class Recorder(Observer):
         checkpoint_interval: int = 0,
     ) -> None:
         output = Path(output_dir).expanduser()
+        if not started_by_flower():
+            output = output.absolute()
         if not output.is_absolute():
             raise RunFolderError(
                 f"Got the folder {str(output_dir)!r} for runs, a relative one: under `flwr run` it "
@@ -166,11 +171,17 @@ class Recorder(Observer):
         self._unwritten: dict[str, bytes] = defaultdict(bytes)
         self._not_lasting = set[Path]()
         self._so_far = RunSoFar()
+        self._classes = list[str]()
 
     @property
     def summary(self) -> dict[str, Any]:
         """The content of ``summary.json`` as it was last written; empty before the first round."""
         return self._summary.model_dump() if self._summary else {}
+
+    def preparation_before(self) -> dict[str, Any] | None:
+        """The preparation of tables in the run to resume, if it has one."""
+        has_one = self._resumes and (self.path / File.EXAMPLES).is_file()
+        return read_record(self.path, Examples).preparation if has_one else None
 
     def on_start(self, run: RunStart) -> Checkpoint | None:
         """Make the folder, or continue with the one to resume."""
@@ -191,7 +202,8 @@ class Recorder(Observer):
                     checkpoint = self._resumed(record)
                 if checkpoint is None:
                     self._checkpoints.refer_to(File.CONFIG, self._write(record))
-                self._write_facts(run.facts)
+                prepared = run.settings.get("train-config", {}).get(PREPARATION)
+                self._write_facts(run.facts, json.loads(prepared) if prepared else None)
                 self._lock = lock.pop_all()
         except OSError as error:
             raise RunFolderError(
@@ -366,14 +378,19 @@ class Recorder(Observer):
             f"num-server-rounds={2 * last}."
         )
 
-    def _write_facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    def _write_facts(
+        self, facts: Mapping[str, Mapping[str, Any]], preparation: dict[str, Any] | None
+    ) -> None:
         """Write ``examples.json`` and ``clients.json`` if the clients described their data.
 
-        Shape and class names are those of most of them.
+        Class names are those of most of them, and so is the shape unless tables were prepared.
         """
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
-            self._write(Examples.of(most_common(described)))
+            spec = most_common(described)
+            self._classes = list(spec.class_names)
+            shape = [len(input_names(preparation))] if preparation else list(spec.input_shape)
+            self._write(Examples.of(spec, input_shape=shape, preparation=preparation))
         clients = {name: line for name, one in facts.items() if (line := data_line(one))}
         if clients:
             classes = list(most_common(facts[name] for name in clients).class_names)
@@ -390,6 +407,7 @@ class Recorder(Observer):
             metric=LeadingMetric.of(self._metric),
             baselines=self.baselines,
             bytes=self.num_bytes,
+            class_names=self._classes,
         )
         indent = 1 if len(report.state.tree.clients) < MANY else None
         self._write(self._summary, indent=indent, lasting=lasting)
@@ -399,6 +417,11 @@ class Recorder(Observer):
         written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written
+
+
+def started_by_flower() -> bool:
+    """Whether Flower started this process, in a working folder that is not the user's."""
+    return Path(sys.argv[0]).name.startswith(("flwr", "flower"))
 
 
 def shape_of(state: CFLState) -> object:

@@ -18,6 +18,7 @@ from cflower.runs.records import (
     Line,
     MoveLine,
     PersonalLine,
+    PooledLine,
     ServedBy,
     SplitLine,
     Summary,
@@ -144,11 +145,18 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
+        "pooled": pooled_lines(report),
         "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,
     }
+
+
+def pooled_lines(report: FinalReport) -> dict[str, PooledLine]:
+    """The figures of all clients' examples together, by model."""
+    lines = report.pooled.items()
+    return {way: PooledLine.model_validate(one, from_attributes=True) for way, one in lines}
 
 
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from cflower.errors import RunFolderError
 from cflower.messages.metrics import ClientMetrics, mean_over_clients
 from cflower.metric import ACCURACY, Metric, direction_of, leader_among
 from cflower.ordering import counted, in_order
+from cflower.pooled import POOLED
 from cflower.runs.baselines import BASELINES, Paired, against, fairness, fairness_in_words
 from cflower.runs.records import BaselineLine, ClientLine, LeadingMetric, Number, Summary
 from cflower.strategy.round_log import outcome_of
@@ -96,9 +97,12 @@ def finding(summary: Summary) -> str:
     - this run: 50.0%
     """
     metric, ways = summary.leading, ways_to_serve(summary)
-    head = [f"Mean {metric.in_full} on held-out examples:"] if ways else []
+    head = f"Mean {metric.in_full} on held-out examples:"
+    if metric.name in POOLED and summary.pooled:
+        head = f"{metric.in_full} of all clients' held-out examples together:"
     lines = [f"- {way.line(metric)}" for way in ways]
-    return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head, *lines])
+    head_lines = [head] if ways else []
+    return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head_lines, *lines])
 
 
 def remarks(summary: Summary) -> list[str]:
@@ -179,7 +183,8 @@ def way_of(key: str, words: str, summary: Summary) -> Way:
     figures = [one.figures.get(prefix + metric.name) for one in summary.clients.values()]
     known = sum(value is not None for value in figures)
     fair = fairness_in_words(summary.fairness.get(key), metric) if key == "own" else ""
-    remark = ", ".join(filter(None, [of_all(known, summary.num_clients), fair]))
+    some = "" if metric.name in POOLED and summary.pooled else of_all(known, summary.num_clients)
+    remark = ", ".join(filter(None, [some, fair]))
     return Way(key, words, summary.metrics.get(prefix + metric.name), remark)
 
 

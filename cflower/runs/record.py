@@ -128,6 +128,11 @@ class RunRecord:
         return DataSpec(tuple(content.input_shape), tuple(content.class_names))
 
     @cached_property
+    def preparation(self) -> dict[str, Any] | None:
+        """How the columns of a table become inputs, from ``examples.json``; None of other data."""
+        return read_record(self.path, Examples).preparation
+
+    @cached_property
     def layout(self) -> Layout:
         """The arrays of a model, in the order of the initial one."""
         with outside(self.path / File.CONFIG):
@@ -251,6 +256,10 @@ class RunRecord:
     def position(self) -> dict[str, int]:
         """The number of each client in `client_names`."""
         return {name: i for i, name in enumerate(self.client_names)}
+
+    def trained(self, client: str) -> bool:
+        """Whether a client sent a usable update in any round, by which it has its place."""
+        return any(client in line.heard for line in self.lines)
 
     @property
     def seconds(self) -> float:

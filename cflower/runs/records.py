@@ -211,6 +211,36 @@ class PersonalLine(Record):
     evaluations: int = 0
 
 
+class ShareLine(Record):
+    """A figure with its 95 % interval."""
+
+    value: Number
+    interval: list[Number]
+
+
+class ClassLine(Record):
+    """How well one class is found among all others; None where there is nothing to count."""
+
+    examples: int
+    clients: int
+    sensitivity: ShareLine | None
+    specificity: ShareLine | None
+    precision: ShareLine | None
+    f1: Number | None
+
+
+class PooledLine(Record):
+    """The figures of several clients' held-out examples together (`cflower.pooled`)."""
+
+    examples: int
+    clients: int
+    confusion: list[list[int]]
+    accuracy: ShareLine
+    f1: ShareLine
+    auc: ShareLine | None
+    classes: list[ClassLine]
+
+
 class LeadingMetric(Record):
     name: str
     higher_is_better: bool
@@ -246,6 +276,10 @@ class Summary(FileRecord):
     common_rounds: int = 0
     clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
     metrics: Metrics = {}
+    pooled: dict[str, PooledLine] = {}
+    """The figures of all clients' examples together, by model: ``own``, ``fl``, and each leaf."""
+    class_names: list[str] = []
+    """Of `pooled`, where they are known."""
     fairness: dict[str, Fairness] = {}
     personal: dict[str, PersonalLine] = {}
     central: Metrics = {}
@@ -327,6 +361,8 @@ class Examples(FileRecord):
 
     input_shape: list[Annotated[int, Field(ge=1)]]
     class_names: list[str]
+    preparation: dict[str, Any] | None = None
+    """How the columns of a table become inputs (`cflower.tables`)."""
 
 
 class ClientsData(FileRecord):

@@ -31,7 +31,7 @@ def run_folders(output_dir: Path) -> list[Path]:
 
 
 def find_run(output_dir: Path, run: str = "") -> Path:
-    """The run folder for a path, a unique beginning of an id, or "" for the newest.
+    """The run folder for a path, a unique beginning of an id, a name, or "" for the newest.
 
     Raises a `RunFolderError` if there is no such run, or more than one.
     """
@@ -47,17 +47,27 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     if not run:
         return max(there, key=lambda path: (path / File.CONFIG).stat().st_mtime_ns)
     matching = [path for path in there if path.name.startswith(run)]
+    matching = matching or [path for path in there if name_of(path) == run]
     if len(matching) == 1:
         return matching[0]
     if not matching and given.is_dir():
         raise RunFolderError(f"The folder {given} has no {File.CONFIG}: it is not a run folder.")
     newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
-        f"The ids of {len(matching)} runs in {output_dir} begin with {run!r}, the newest are "
-        f"{newest}: give more of the id."
+        f"{len(matching)} runs in {output_dir} have the name {run!r} or an id that begins so, the "
+        f"newest are {newest}: give more of the id."
         if matching
-        else f"No run in {output_dir} has an id that begins with {run!r}. The newest: {newest}."
+        else f"No run in {output_dir} has the name {run!r} or an id that begins so. The newest: "
+        f"{newest}."
     )
+
+
+def name_of(run: Path) -> str:
+    """The name that a run was given; empty without one, or if the folder cannot be read."""
+    try:
+        return str(json.loads((run / File.CONFIG).read_bytes()).get("name", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def read_record(

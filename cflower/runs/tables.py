@@ -1,5 +1,6 @@
 """A run in the terminal: the cluster tree and the client × model table."""
 
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from shutil import get_terminal_size
@@ -14,8 +15,10 @@ from rich.tree import Tree
 from cflower.algorithm.tree import Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
+from cflower.pooled import POOLED
 from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
-from cflower.runs.records import ClusterLine, Summary
+from cflower.runs.records import ClusterLine, PooledLine, Summary
+from cflower.runs.together import by_class, is_shown, sentences
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -32,9 +35,18 @@ HEADINGS = {
 }
 
 
+class Printed(StringIO):
+    """A text for standard output: where that takes no lines of boxes, rich draws them in ASCII."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """That of standard output."""
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
 def as_text(content: Any, width: int = 0) -> str:
     """The output of rich without colours, as wide as the terminal if no ``width`` is given."""
-    buffer, width = StringIO(), width or get_terminal_size((100, 24)).columns
+    buffer, width = Printed(), width or get_terminal_size((100, 24)).columns
     Console(file=buffer, width=width, no_color=True, force_terminal=False).print(content)
     return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
 
@@ -47,7 +59,21 @@ def run_view(
     With ``every``, all clients are shown, however many.
     """
     tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
-    return Group(Text(finding(summary)), Text(), tree, Text(), tables)
+    together = pooled_tables(summary) if every or is_shown(summary) else []
+    return Group(Text(finding(summary)), Text(), tree, Text(), tables, *together)
+
+
+def pooled_tables(summary: Summary) -> list[Text | Table]:
+    """The figures of all clients' examples together, under the models that serve them."""
+    pooled = summary.pooled.get("own")
+    if pooled is None:
+        return []
+    lines = [Text(), *map(Text, sentences(summary))]
+    rows = [
+        {key.replace(" ", "\n", 1): v for key, v in row.items()}
+        for row in by_class(summary, pooled)
+    ]
+    return [*lines, table_of("each class (95% interval)", rows)]
 
 
 def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
@@ -60,16 +86,24 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         if split := splits.get(name):
             text += f", split in round {split.round}{TRIALS[split.trial]}"
         elif not cluster.children:
-            text += members_in_words(only(rows, cluster.members), metric)
+            together = summary.pooled.get(name)
+            text += members_in_words(only(rows, cluster.members), metric, together)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
     return branches[""]
 
 
-def members_in_words(members: Mapping[str, Row], metric: Metric) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model."""
+def members_in_words(
+    members: Mapping[str, Row], metric: Metric, together: PooledLine | None
+) -> str:
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
+
+    F1 and AUC are of the members' examples ``together``, if these are counted.
+    """
     if not members:
         return ", closed because its last client moved away"
     rows = members.values()
+    if figure := getattr(together, metric.name, None) if metric.name in POOLED else None:
+        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members, MOST_NAMES)}"
     known = sum(row.values["leaf"] is not None for row in rows)
     words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}" if known else ""
     if 0 < known < len(members):
@@ -84,7 +118,7 @@ def model_tables(summary: Summary, *, every: bool = False) -> Group:
     rows = rows_of(summary)
     if every or len(rows) <= MANY:
         return Group(client_table(rows, summary))
-    hint = Text(f"Add --all to see each of the {len(rows)} clients.")
+    hint = Text(f"`cflower show --all` shows each of the {len(rows)} clients.")
     return Group(cluster_table(rows, summary), hint)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Context, Message, RecordDict
 from threadpoolctl import threadpool_limits
 
-from cflower.errors import FederationError
+from cflower.errors import ConfigError, FederationError
 from cflower.messages.flower import identify
 from cflower.simulation.inline_grid import (
     SERVER_NODE_ID,
@@ -142,7 +142,11 @@ class WorkerGrid(InlineGrid):
 
 def started_server(preload: Sequence[str]) -> "ForkServerContext":
     """The process that workers are forked from, which loads these modules and Flower meanwhile."""
-    from multiprocessing.forkserver import ensure_running  # not on Windows
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        raise ConfigError(
+            "Got --workers, but this system cannot fork processes, as Windows cannot: leave it out."
+        )
+    from multiprocessing.forkserver import ensure_running
 
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload([__name__, *preload])

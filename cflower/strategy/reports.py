@@ -18,6 +18,7 @@ from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients
 from cflower.metric import Metric
 from cflower.ordering import listed, only
+from cflower.pooled import POOLED, Pooled, pooled
 
 
 @dataclass(frozen=True)
@@ -201,12 +202,38 @@ class FinalReport:
     def metrics(self) -> Metrics:
         """Means over all clients, weighted by held-out examples.
 
+        F1 and AUC are of all clients' examples together, where these are counted (`pooled`).
         Under the metrics' own names for the models that serve them, and with a prefix for each of
         `ClientResult.columns`, such as ``fl_accuracy``.
         """
-        means = mean_over_clients(self.served.values())
+        means = mean_of(self.served.values())
         for column in ("fl", *SELECTIONS):
             measured = (client.columns[column] for client in self.clients.values())
-            mean = mean_over_clients(filter(None, measured))
-            means |= {f"{column}_{key}": value for key, value in mean.items()}
+            means |= {f"{column}_{key}": v for key, v in mean_of(filter(None, measured)).items()}
         return means
+
+    @property
+    def pooled(self) -> dict[str, Pooled]:
+        """The figures of all clients' examples together, if they send `COUNTS`.
+
+        Under the models that serve them (``own``), the common one (``fl``), and for each leaf under
+        its model.
+        """
+        ways = {
+            "own": list(self.served.values()),
+            "fl": [client.federated for client in self.clients.values()],
+        }
+        for leaf in self.state.tree.leaves:
+            ways[leaf.name] = [one.leaf for one in only(self.clients, leaf.members).values()]
+        found = {way: pooled(one.metrics for one in measured) for way, measured in ways.items()}
+        return {way: figures for way, figures in found.items() if figures}
+
+
+def mean_of(measured: Iterable[ClientMetrics]) -> Metrics:
+    """As `mean_over_clients`; F1 and AUC are of all examples together, if they are counted."""
+    measured = list(measured)
+    means, together = mean_over_clients(measured), pooled(one.metrics for one in measured)
+    for key in POOLED if together else ():
+        if figure := getattr(together, key):
+            means[key] = figure.value
+    return means

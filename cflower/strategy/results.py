@@ -15,9 +15,9 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree, Selection
 from cflower.errors import CFlowerError
 from cflower.messages.layout import Layout
-from cflower.messages.metrics import ClientMetrics, mean_over_clients, weighted_mean
+from cflower.messages.metrics import ClientMetrics, weighted_mean
 from cflower.ordering import counted, listed, only
-from cflower.strategy.reports import ClientResult, FinalReport
+from cflower.strategy.reports import ClientResult, FinalReport, mean_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,7 +36,8 @@ class ClusteredResult(Result):
     clusters : dict of str to tuple of str
         The clients of each leaf.
     cluster_metrics : dict of str to MetricRecord
-        Means of each leaf's model in the final evaluation, over its clients, weighted by examples.
+        Means of each leaf's model in the final evaluation, over its clients, weighted by examples;
+        F1 and AUC of their examples together, if these are counted.
     served_metrics : dict of str to MetricRecord
         The same of the models that serve these clients, such as their own by a personal step.
     evaluated : dict of str to int
@@ -61,10 +62,7 @@ class ClusteredResult(Result):
         clusters = {leaf.name: leaf.members for leaf in report.state.tree.leaves}
         leaves = {name: one.leaf for name, one in report.clients.items()}
         means = [
-            {
-                n: MetricRecord(mean_over_clients(only(measured, m).values()))
-                for n, m in clusters.items()
-            }
+            {n: MetricRecord(mean_of(only(measured, m).values())) for n, m in clusters.items()}
             for measured in (leaves, report.served)
         ]
         counts = {name: len(only(leaves, members)) for name, members in clusters.items()}

@@ -198,7 +198,7 @@ def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[
     config = RunConfig.read(context.run_config)
     recorder = Recorder(config.output_path, config.as_keys(), say=lambda text: None)
     roll_call = RollCall(timeout=config.node_timeout, seed=config.seed)
-    model = agree(grid, roll_call, config)
+    model, about = agree(grid, roll_call, config, recorder)
     strategy = Oracle(
         drift,
         afresh,
@@ -207,7 +207,7 @@ def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[
         observers=[recorder],
         roll_call=roll_call,
     )
-    train(strategy, grid, model, config)
+    train(strategy, grid, model, config, about)
     return recorder.summary
 
 

@@ -156,7 +156,8 @@ def simulated(config: Keys, presence: Presence, clients: int = CLIENTS) -> dict[
         recorder = Recorder(settings.output_path, settings.as_keys(), say=lambda text: None)
         roll_call = roll_call_of(settings)
         strategy = strategy_of(settings, None, roll_call, [recorder, presence])
-        train(strategy, grid, agree(grid, roll_call, settings), settings)
+        model, about = agree(grid, roll_call, settings, recorder)
+        train(strategy, grid, model, settings, about)
         return recorder.summary
 
     return simulate(app, clients, server_app=serve, run_config=config, grid_type=presence.grid)

@@ -151,7 +151,8 @@ def test_at_most_a_sample_of_each_part_votes_another_one_in_another_round():
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
-def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_asked(opinions):
+def test_a_refused_split_leaves_tree_and_models_as_if_nobody_had_been_asked(opinions):
+    """But for rounding: the updates of groups that may become leaves are summed apart."""
     asked, num_rounds = [], 60
     plain = run(two, cfl_of(NeverSplit()), num_rounds)
     for (_, result), (_, other) in zip(
@@ -159,7 +160,7 @@ def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_as
     ):
         asked += [d.server_round for d in result.decisions if d.outcome is Outcome.REFUSED]
         (root,), (same) = result.state.tree.clusters.values(), other.state.tree.root
-        np.testing.assert_array_equal(root.model.trained, same.model.trained)
+        np.testing.assert_allclose(root.model.trained, same.model.trained, rtol=1e-12)
         assert (root.children, root.trial, root.undone, root.split_round) == ((), None, (), None)
         assert (root.members, root.rounds, root.weight) == (same.members, same.rounds, same.weight)
         assert result.state.known.keys() == other.state.known.keys()
@@ -179,13 +180,13 @@ def test_the_models_of_a_run_are_the_conventional_ones_up_to_the_split():
 
 
 @pytest.mark.parametrize("gaining", range(7))
-def test_a_split_takes_more_gain_of_its_clients_than_loss(gaining):
-    """All gains and losses are equal here, so of six clients four must gain."""
+def test_a_split_takes_a_likely_gain_or_gains_that_add_up_to_one(gaining):
+    """Of six, four must gain: the loss of the other two is smaller and not likely."""
     cfl = asking()
     _, heard, server_round = first_question(two, cfl)
     gains = {c: 0.1 if i < gaining else -0.1 for i, c in enumerate(two.clients)}
     result = answered(cfl, heard, gains)
-    if gaining > 3:
+    if gaining >= 4:
         assert outcomes_of(result) == [Outcome.SPLIT, Outcome.CONFIRMED]
         return
     assert outcomes_of(result) == [Outcome.REFUSED]
@@ -193,7 +194,7 @@ def test_a_split_takes_more_gain_of_its_clients_than_loss(gaining):
     assert result.decisions[0].figures["better"] == gaining
     assert result.decisions[0].sides == ()
     assert result.state.tree is heard.state.tree
-    assert result.state.memory[NAME] == {ROOT: server_round}
+    assert result.state.memory[NAME] == {ROOT: 2 * server_round}
 
 
 def test_a_part_that_all_members_of_another_outvote_keeps_the_common_model():
@@ -349,10 +350,10 @@ def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are
 SIDES = ("a", "b"), ("c", "d")
 
 
-def revised(server_round, *, refused=None, trained="abcd"):
+def revised(server_round, *, until=None, trained="abcd"):
     """The decision on a split into `SIDES`, after these members trained in the round."""
     state = CFLState(ParameterTree.initial(vector([0.0]), "abcd"))
-    state = replace(state, memory={NAME: {ROOT: refused}} if refused else {})
+    state = replace(state, memory={NAME: {ROOT: until}} if until else {})
     rounds = np.array([server_round if c in trained else 1 for c in "abcd"])
     updates = tuple(np.eye(4)), np.ones(4), np.ones(4) / 4, 0.5, rounds
     evidence = Evidence(ROOT, server_round, tuple("abcd"), tuple("abcd"), *updates)
@@ -360,13 +361,13 @@ def revised(server_round, *, refused=None, trained="abcd"):
     return SplitQuestions().revised(state, evidence, decision)
 
 
-@pytest.mark.parametrize("refused", [5, 50])
-def test_after_a_refused_split_the_next_question_waits_until_the_rounds_have_doubled(refused):
-    for server_round in (refused + 1, 2 * refused - 1):
-        decision = revised(server_round, refused=refused)
+@pytest.mark.parametrize("until", [10, 100])
+def test_after_a_refused_split_the_next_question_waits_until_its_round(until):
+    for server_round in (until // 2 + 1, until - 1):
+        decision = revised(server_round, until=until)
         assert (decision.outcome, decision.sides) == (Outcome.PUT_OFF, ())
-        assert f"until round {2 * refused}" in decision.reason
-    assert revised(2 * refused, refused=refused).outcome is Outcome.PROPOSED
+        assert f"until round {until}" in decision.reason
+    assert revised(until, until=until).outcome is Outcome.PROPOSED
 
 
 def test_a_split_waits_until_somebody_of_each_part_trains():

@@ -97,6 +97,13 @@ def test_explain_with_and_without_other_thresholds(runs):
     assert "What if the norm criterion had decided, with eps1 = 9.0, eps2 = 0.1?" in out
 
 
+def test_a_run_is_found_by_its_name(runs):
+    with edited(runs / "20260101-a" / "config.json") as config:
+        config["name"] = "screening"
+    assert json.loads(output_of("show", "screening", "--runs", runs, "--json"))["run_id"]
+    assert "has the name 'screen'" in error_of("show", "screen", "--runs", runs)
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -106,8 +113,11 @@ def test_explain_with_and_without_other_thresholds(runs):
         (("explain", "20260101", "-c", "linkage='ward'"), "linkage"),
         (("explain", "20260101", "-c", "esp1=0.5"), "did you mean 'eps1'?"),
         *(((command, "1999"), "'1999'") for command in ("report", "explain")),
-        (("show", "1999"), "begins with '1999'. The newest: 20260101-a, 20260102-b."),
-        (("show", "2026"), "begin with '2026', the newest are 20260101-a, 20260102-b"),
+        (
+            ("show", "1999"),
+            "has the name '1999' or an id that begins so. The newest: 20260101-a, 20260102-b.",
+        ),
+        (("show", "2026"), "2 runs in"),
         (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),
     ],
 )

@@ -61,3 +61,10 @@ def test_the_adjusted_rand_index_is_scikit_learns(pairs):
     tree = SimpleNamespace(leaf_of=lambda client: SimpleNamespace(name=leaves[client]))
     expected = adjusted_rand_score(list(groups.values()), list(leaves.values()))
     assert rand_index(groups, tree) == expected
+
+
+def test_python_m_cflower_is_the_command():
+    code = "import runpy, sys; sys.argv = ['cflower', '--version']; runpy.run_module('cflower')"
+    assert in_new_process(code.replace("'cflower')", "'cflower', run_name='__main__')")).startswith(
+        "cflower 0"
+    )

@@ -69,7 +69,7 @@ def test_a_strategy_with_an_init_of_its_own_is_tried_with_every_method(tmp_path)
     server = server.replace("FedAvg().start(", "Mine(0.9).start(")
     app = flower_app(tmp_path, "sub", server=server, measures=MEASURED, before_training=SAYS_LR)
     result = tried(app, tmp_path, "--clients", 4, "-c", "num-server-rounds=10")
-    assert list(result) == ["advice", "isolated", "federated", "tuned", "own"]
+    assert list(result) == ["advice", "isolated", "federated", "tuned", "clustered", "own"]
     assert {one["trainings"] for key, one in result.items() if key != "advice"} >= {10}
 
 

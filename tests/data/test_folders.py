@@ -14,6 +14,7 @@ from cflower.data.client_data import client_data, natural_id_of
 from cflower.data.folders import load_folder, training_files
 from cflower.data.own_data import load_own_data
 from cflower.data.settings import DataSettings
+from cflower.errors import DataError
 from tests.data.test_own_data import ONE_PART, refused
 
 
@@ -99,7 +100,7 @@ def test_files_with_different_columns(tmp_path, sites):
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("wide", "site-c.csv has 'wide' in"), ("2026-01-01", "site-c.csv has date32[day] in")],
+    [("wide", "'wide' in row 2 of site-c"), ("2026-01-01", "'2026-01-01' in row 2 of site-c")],
 )
 def test_files_with_different_types(tmp_path, sites, value, words):
     for name, rows in sites.items():
@@ -107,7 +108,10 @@ def test_files_with_different_types(tmp_path, sites, value, words):
             few = 1 if value == "wide" else len(rows)
             rows = rows.assign(**{PETAL: [value] * few + rows[PETAL].tolist()[few:]})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-    refused(tmp_path, f"{words} column 'petal width (cm)', most files have double")
+    settings = replace(ONE_PART, label_column="kind")
+    with pytest.raises(DataError) as error:
+        load_own_data(str(tmp_path), settings)
+    assert f"column 'petal width (cm)' has {words}, and numbers in most" in str(error.value)
 
 
 def test_names_of_files_are_no_numbers_with_a_fault(tmp_path):

@@ -86,7 +86,7 @@ def refused(folder, words, classes=()):
     ("arrays", "words"),
     [
         ({"x": PIXELS}, "has no labels: its columns are x;"),
-        ({"pictures": LABELS, "y": LABELS}, "no images or numbers to learn from: its columns"),
+        ({"pictures": [b"x"] * 12, "y": LABELS}, "no images, numbers or texts to learn from"),
         ({"x": PIXELS, "y": LABELS[:3]}, "has columns of different lengths (x 12, y 3)"),
         ({"x": PIXELS, "y": LABELS.astype(object)}, "cannot be read"),
         ({"x": PIXELS[:0], "y": LABELS[:0]}, "has 0 examples"),

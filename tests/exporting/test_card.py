@@ -1,5 +1,8 @@
 """The model card's figures, of a made-up run."""
 
+import pytest
+
+from cflower.errors import ConfigError
 from cflower.exporting.card import quality
 from cflower.exporting.export import model_of
 from cflower.runs.record import RunRecord
@@ -27,3 +30,11 @@ def test_a_client_gets_the_model_that_serves_it(tmp_path):
     record = RunRecord.read(run)
     chosen = [model_of(record, f"client-{i}", "") for i in range(4)]
     assert chosen == [("0.0", ""), ("0.0", "personal/0.safetensors"), ("0", ""), ("0.0", "")]
+
+
+def test_a_client_without_a_usable_update_is_given_no_model_as_its_own(tmp_path):
+    run = made_up_run(tmp_path / "run")
+    with edited(run / "summary.json") as summary:
+        summary["clients"]["silent"] = {"cluster": "0.0"}
+    with pytest.raises(ConfigError, match=r"silent sent no usable update .* give --cluster 0"):
+        model_of(RunRecord(run), "silent", "")

@@ -194,8 +194,8 @@ def test_a_folder_of_another_user_is_one_sentence(command, tmp_path, run):
 
 
 def test_names_of_a_run_are_cut_where_they_are_written(tmp_path):
-    recorder = Recorder(tmp_path, name="n" * 10**6, tags=["t" * 10**6])
-    started(tmp_path, name="n" * 10**6, tags=["t" * 10**6])
+    recorder = Recorder(tmp_path, name="n" * 10**6)
+    started(tmp_path, name="n" * 10**6)
     assert recorder.path.parent == tmp_path
     assert "finished" in output_of("list", "--runs", tmp_path)
 

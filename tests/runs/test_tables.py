@@ -1,6 +1,7 @@
 """The end of a run in the terminal."""
 
 import re
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_many_clients_are_summed_up(tmp_path):
     text = view(made_up_run(tmp_path / "run", clients=60))
     rows = [line.split() for line in text.splitlines()]
     assert ["0.1", "30", "600", "75.0%", "92.8%*", "90.0%"] in rows
-    assert "Add --all to see each of the 60 clients." in text
+    assert "`cflower show --all` shows each of the 60 clients." in text
     every = view(tmp_path / "run", every=True)
     assert sum(line.split()[1:2] == ["20"] for line in every.splitlines()) == 60
 
@@ -75,3 +76,12 @@ def test_a_cluster_without_figures_has_no_mean(tmp_path):
     with edited(run / "summary.json") as summary:
         summary["metric"]["name"] = "f1"  # which no client sent
     assert "cluster 0.0: 2 clients: client-0, client-1" in view(run)
+
+
+def test_where_standard_output_takes_few_characters_lines_are_ascii(tmp_path, monkeypatch):
+    run = made_up_run(tmp_path / "run")
+    out = TextIOWrapper(BytesIO(), encoding="cp1252", errors="strict")
+    monkeypatch.setattr("sys.stdout", out)
+    text = as_text(model_tables(RunRecord.read(run).summary))
+    out.write(text)  # as on Windows, into a file
+    assert "─" not in text

@@ -9,7 +9,9 @@ from typing import Any
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.errors import CFlowerError, first_line
+from cflower.messages.client_names import PREPARATION
 from cflower.ordering import only
+from cflower.pooled import POOLED
 from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
     Row,
@@ -23,9 +25,10 @@ from cflower.runs.findings import (
 )
 from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine
+from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
+from cflower.runs.together import by_class, is_shown, sentences
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
@@ -71,6 +74,8 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
     [{'key': 'criterion.name', 'value': 'auto'}, {'key': 'dataset', 'value': 'text:…/books'}]
     """
     for key, value in values.items():
+        if key == PREPARATION:  # JSON, in examples.json too
+            continue
         if isinstance(value, Mapping):
             yield from entries(value, f"{prefix}{key}.")
         elif value != "":
@@ -96,6 +101,8 @@ def about(run: RunRecord) -> dict[str, Any]:
             for row in method_rows(summary)
         ],
         "advice": advice(summary),
+        "together": together(summary),
+        "pooled": summary.metric.name in POOLED and bool(summary.pooled),
         "metric": {
             **run.metric.as_json(),
             "title": run.metric.in_full,
@@ -109,6 +116,14 @@ def about(run: RunRecord) -> dict[str, Any]:
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
     }
+
+
+def together(summary: Summary) -> dict[str, list[Any]]:
+    """The figures of all held-out examples together: sentences, and a row for each class."""
+    own = summary.pooled.get("own")
+    if own is None or not is_shown(summary):
+        return {"sentences": [], "rows": []}
+    return {"sentences": sentences(summary), "rows": by_class(summary, own)}
 
 
 def curves(run: RunRecord) -> dict[str, list[Any]]:

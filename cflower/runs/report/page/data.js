@@ -4,7 +4,7 @@
 // never leave it.
 function drawData() {
   if (!run.data) {
-    return fill('data', note('Not known: the clients of this run sent no previews of their data. Only cflower’s own app does, and only in a simulation.'));
+    return fill('data', note('Not known: the clients of this run sent no previews of their data. In a simulation those of cflower’s own app do, where they predict classes.'));
   }
   const order = run.clients.map((_, i) => i).filter((i) => isMember(i, state.cluster))
     .sort((a, b) => Number(b === state.client) - Number(a === state.client)

@@ -5,14 +5,13 @@ function drawFacts() {
   byId('finding').textContent = about.sentence;
   fill('remarks', marked(about.remarks));
   const means = about.ways.map(({ mean }) => mean).filter(known);
-  const [least, most] = [Math.min(...means), Math.max(...means, metric().percent ? 1 : 0)];
-  // The best has the longest bar, also where lower is better.
-  const wide = (mean) => Math.max(0, 100 * (metric().higher_is_better ? mean / most : mean > 0 ? least / mean : 1));
+  const most = Math.max(...means, metric().percent ? 1 : 0);
+  const wide = (mean) => Math.max(0, 100 * mean / (most || 1));
   fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
     html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : html('span', {}, marked(remark))),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
     against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
-  byId('compared-hint').textContent = about.ways.length ? `Mean ${metric().title} on held-out examples. The worst tenth is the mean of the tenth of the clients that are served worst; the spread is the standard deviation between clients.` : '';
+  byId('compared-hint').textContent = about.ways.length ? `${about.pooled ? capital(metric().title) : `Mean ${metric().title}`} on held-out examples${about.pooled ? ', of all clients together' : ''}${metric().higher_is_better ? '' : '; the shortest bar is the best'}. The worst tenth is the mean of the tenth of the clients that are served worst; the spread is the standard deviation between clients.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
   if (gains.length && !about.ways.some(({ against }) => against)) {
@@ -21,6 +20,15 @@ function drawFacts() {
   }
   if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
   fill('facts', facts.map((text) => html('span', {}, text)));
+}
+
+// The figures of all clients' held-out examples together, by class.
+function drawTogether() {
+  const { sentences, rows } = run.run.together;
+  if (!rows.length) return fill('together');
+  const heads = Object.keys(rows[0]);
+  const cells = rows.map((row) => html('tr', {}, heads.map((head, i) => (i ? html('td', {}, row[head]) : html('th', { scope: 'row' }, row[head])))));
+  return fill('together', html('h3', {}, 'All held-out examples together'), sentences.map((text) => html('p', {}, text)), table('Each class', heads, cells));
 }
 
 // The methods side by side, where `cflower try` or --baselines measured them, and what follows.

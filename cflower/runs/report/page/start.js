@@ -7,6 +7,7 @@ function drawAll(content) {
   byId('clients-title').firstChild.textContent = clustered ? 'Which clusters are there, and who is in them?' : 'Who took part?';
   byId('data-title').firstChild.textContent = clustered && look.leaves.length > 1 ? 'What differs between them?' : 'What data do the clients have?';
   drawn('facts', drawFacts);
+  drawn('together', drawTogether);
   drawn('methods', drawMethods);
   drawn('evenly', drawEvenly);
   drawn('saves', drawSaves);

@@ -14,8 +14,6 @@ Column: TypeAlias = "NDArray[Any] | pa.ChunkedArray"
 ALIASES = "null", "bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"
 NUMBERS = frozenset(map(pa.type_for_alias, ALIASES))
 """Arrow's types of numbers; a column without any value has the type null."""
-SAMPLE = 100
-"""Values by which a column of texts is taken for one of numbers with a fault."""
 
 
 def axes_of(column: Column) -> int:
@@ -92,22 +90,14 @@ def values_of(column: Column) -> list[Any]:
     return values
 
 
-def text_among_numbers(column: Column) -> str | None:
-    """The first text that is no number, in a column of texts that begins with numbers mostly.
+def is_value(column: Column) -> bool:
+    """Whether a column has one number, text or date in a row, and no list, file or mapping.
 
-    >>> text_among_numbers(np.array(["1", "2.5", "1,000"])), text_among_numbers(np.array(["a"]))
-    ('1,000', None)
+    >>> is_value(np.array(["a"], object)), is_value(pa.chunked_array([[[1, 2]]]))
+    (True, False)
     """
-    if sum(map(is_number, values_of(column[:SAMPLE]))) <= min(SAMPLE, len(column)) / 2:
-        return None
-    texts = filter(None, values_of(column))  # without missing values
-    return next((text for text in texts if not is_number(text)), None)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a text is a number in Python's notation."""
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+    if isinstance(column, np.ndarray):
+        some = next((value for value in column if value is not None), "")
+        return column.ndim == 1 and not isinstance(some, dict | list | tuple | bytes | np.ndarray)
+    kind = column.type
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or is_list(kind))

@@ -1,0 +1,107 @@
+"""The figures of all clients' held-out examples together, in words and as a table."""
+
+from collections.abc import Iterable, Mapping
+
+from cflower.metric import Metric
+from cflower.ordering import line
+from cflower.pooled import POOLED
+from cflower.runs.findings import Row, weighted
+from cflower.runs.records import PooledLine, ShareLine, Summary
+
+INTERVALS = "95% intervals, as if the examples were drawn at random"
+NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
+
+
+def is_shown(summary: Summary) -> bool:
+    """Whether they are shown without being asked for: of two classes, or if one of them leads."""
+    line = summary.pooled.get("own")
+    return line is not None and (len(line.classes) == 2 or summary.metric.name in POOLED)
+
+
+def sentences(summary: Summary) -> list[str]:
+    """The figures of the models that serve the clients, and of the common one if it is another."""
+    own, common = summary.pooled.get("own"), summary.pooled.get("fl")
+    lines = [in_one_sentence(own)] if own else []
+    return (
+        [*lines, f"The common model: {in_one_sentence(common)}"]
+        if common and summary.lasting
+        else lines
+    )
+
+
+def in_one_sentence(pooled: PooledLine) -> str:
+    """AUC, macro F1 and accuracy with their intervals."""
+    figures = {name: getattr(pooled, key) for key, name in NAMES.items()}
+    words = [f"{name} {in_words(figure)}" for name, figure in figures.items() if figure]
+    return f"All {pooled.examples} held-out examples of {pooled.clients} clients together: " + (
+        f"{', '.join(words)} ({INTERVALS})."
+    )
+
+
+def by_class(summary: Summary, pooled: PooledLine) -> list[dict[str, str]]:
+    """A row for each class, by heading."""
+    names = summary.class_names
+    names = (
+        names if len(names) == len(pooled.classes) else list(map(str, range(len(pooled.classes))))
+    )
+    return [
+        {
+            "class": line(name),
+            "held out": str(one.examples),
+            "clients with it": f"{one.clients} of {pooled.clients}",
+            "sensitivity": in_words(one.sensitivity),
+            "specificity": in_words(one.specificity),
+            "precision": in_words(one.precision),
+            "F1": "-" if one.f1 is None else f"{one.f1:.1%}",
+        }
+        for name, one in zip(names, pooled.classes, strict=True)
+    ]
+
+
+def in_words(figure: ShareLine | None) -> str:
+    """A share and its interval.
+
+    >>> in_words(ShareLine(value=0.5, interval=(0.25, 0.75)))
+    '50.0% (25.0-75.0)'
+    """
+    if figure is None:
+        return "-"
+    low, high = figure.interval
+    return f"{figure.value:.1%} ({100 * low:.1f}-{100 * high:.1f})"
+
+
+def as_markdown(summary: Summary, pooled: PooledLine) -> list[str]:
+    """The figures as lines of Markdown: a sentence, and a table with a row for each class."""
+    rows = by_class(summary, pooled)
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(cell, row.values()) for row in rows)]
+    return [in_one_sentence(pooled), "", *(f"| {' | '.join(cells)} |" for cells in lines), ""]
+
+
+def cell(text: str) -> str:
+    r"""Text that cannot break out of its cell in a Markdown table.
+
+    >>> cell("a|b")
+    'a\\|b'
+    """
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def figures_of(
+    rows: Mapping[str, Row], columns: Mapping[str, str], metric: Metric, over: str
+) -> list[str]:
+    """The means over these clients, and a table with a line for each; ``columns`` by way."""
+    means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
+    return [
+        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
+        "held-out examples:",
+        "",
+        f"| client | held-out examples | {' | '.join(columns.values())} |",
+        "| --- | --- |" + " --- |" * len(columns),
+        *(table_line(name, row, columns, metric) for name, row in rows.items()),
+    ]
+
+
+def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
+    """One client's row of the table."""
+    cells = [cell(name), "-" if row.client.held_out is None else f"{row.client.held_out:g}"]
+    return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"

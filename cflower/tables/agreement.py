@@ -1,0 +1,252 @@
+"""One preparation for the tables of all clients, from what each says of its columns."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from math import sqrt
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from cflower.ordering import LONGEST_TEXT, counted, in_order, line, listed
+from cflower.robust.robust_mean import limited
+from cflower.tables import ENOUGH_ROWS, LONGEST_CATEGORY, MOST_CATEGORIES, MOST_COLUMNS, Facts
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Description = Mapping[str, Facts]
+FAR = 10.0
+"""Usual deviations beyond which a client's mean or deviation is left out of the common one."""
+MOST_NAMED = 8
+
+
+def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> dict[str, Any]:
+    """The preparation of the columns that most clients have (`cflower.tables.preparation`).
+
+    ``unused`` has the other columns with the reason. With ``named`` the user named the columns:
+    then numbers in them are no ids. Of several kinds of a column, that of most clients counts.
+    """
+    unused = dict[str, str]()
+    preparation: dict[str, Any] = {
+        "numbers": {},
+        "categories": {},
+        "scaled": scaled,
+        "unused": unused,
+    }
+    columns = Counter(name for description in clients.values() for name in description)
+    for name, having in columns.items():
+        facts = [description[name] for description in clients.values() if name in description]
+        kind = kind_of(facts)
+        same = [one for one in facts if one["kind"] == kind]
+        if 2 * having <= len(clients):
+            unused[name] = f"at {having} of {len(clients)} clients only"
+        elif kind == "number" and (named or not every(same, "id")):
+            preparation["numbers"][name] = mean_and_deviation(same)
+        elif kind == "number":
+            unused[name] = "an id: every value differs"
+        elif kind == "text" and not (reason := why_no_categories(same)):
+            preparation["categories"][name] = values_of(same)
+        elif kind == "text":
+            unused[name] = reason
+        else:
+            unused[name] = {"date": "a date", "empty": "no value"}[kind]
+    preparation["unused"] = dict(islice(unused.items(), MOST_CATEGORIES))
+    if not named and not (preparation["numbers"] or preparation["categories"]):
+        return agree(clients, scaled=scaled, named=True)  # better an id than nothing
+    return preparation
+
+
+def alone(description: Description | None) -> dict[str, Any]:
+    """The preparation that one client's table alone would have, not scaled, with its ids."""
+    return agree({"": description or {}}, scaled=False, named=True)
+
+
+def kind_of(facts: Sequence[Facts]) -> str:
+    """The kind of a column at most clients; ``empty`` only if no client has a value."""
+    kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
+    return kinds.most_common(1)[0][0] if kinds else "empty"
+
+
+def every(facts: Iterable[Facts], key: str) -> bool:
+    return all(one[key] for one in facts)
+
+
+def why_no_categories(facts: Sequence[Facts]) -> str:
+    """Why texts are no categories; empty if they are."""
+    at = Counter(value for one in facts for value in one.get("values", ()))
+    rows = sum(one["rows"] for one in facts)
+    if rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts):
+        return "an id: every value differs"
+    if len(facts) > 1 and len(at) > 1 and all(one["different"] == 1 for one in facts):
+        return "the same in every row of a client"
+    # One client that names many values does not keep the others from having theirs.
+    listing = [one["values"] for one in facts if "values" in one]
+    known = [sum(at[value] > 1 for value in values) / len(values) for values in listing if values]
+    few = len(at) <= MOST_CATEGORIES or median(known) >= 0.5
+    if at and few and 2 * len(listing) > len(facts):
+        return ""
+    return f"texts: {max(len(at), *(one['different'] for one in facts))} different values"
+
+
+def values_of(facts: Iterable[Facts]) -> list[str]:
+    """The values that occur at any client, at most clients if they are many, in natural order."""
+    at = Counter(value for one in facts for value in one.get("values", ()))
+    often = sorted(at, key=lambda value: (-at[value], value))[:MOST_CATEGORIES]
+    return list(in_order(often))
+
+
+def mean_and_deviation(facts: Sequence[Facts]) -> list[float]:
+    """The mean and the standard deviation over all clients' values (Chan, Golub, LeVeque).
+
+    A client counts for three usual ones at most, and one whose own mean or deviation is `FAR` from
+    the usual ones, as with another unit, does not count: the others' values would shrink to one.
+    """
+    known = [one for one in facts if one["count"]]
+    if not known:
+        return [0.0, 0.0]
+    middle = median(one["mean"] for one in known)
+    usual = sqrt(median(one["variance"] + (one["mean"] - middle) ** 2 for one in known))
+    near = [
+        one for one in known if max(abs(one["mean"] - middle), sqrt(one["variance"])) <= FAR * usual
+    ]
+    weights = limited(one["count"] for one in near)
+    means, variances = (np.array([one[key] for one in near]) for key in ("mean", "variance"))
+    mean = float(np.average(means, weights=weights))
+    variance = float(np.average(variances + (means - mean) ** 2, weights=weights))
+    return [mean, sqrt(variance)]
+
+
+def problem_with(description: Description, preparation: Mapping[str, Any]) -> str:
+    """Why a client's table does not fit the others'; empty if it does."""
+    for kind, words in (("number", "numbers"), ("text", "categories")):
+        for name in preparation[words]:
+            facts = description.get(name)
+            if facts is None:
+                return f"its table lacks the column {name!r}, which the others have; add it"
+            if facts["kind"] not in (kind, "empty"):
+                return (
+                    f"its column {name!r} has {facts['kind']}s, and that of the others {words}; "
+                    "correct it"
+                )
+    return ""
+
+
+def in_words(class_names: Sequence[str], preparation: Mapping[str, Any]) -> str:
+    """The classes, the inputs and the columns that are not used, in one line.
+
+    >>> used = {"numbers": {"age": [60.0, 9.0]}, "categories": {"sex": ["f", "m"]}}
+    >>> in_words(("sick", "well"), used | {"unused": {"visit": "a date"}})
+    '2 classes: sick, well; 2 inputs: age, sex (f, m); not used: visit (a date).'
+    """
+    inputs = columns_in_words(preparation)
+    parts = [f"{counted(len(inputs), 'input')}: {listed(inputs, 20, 400)}"]
+    if class_names:
+        classes = listed(class_names, 20)
+        parts.insert(0, f"{counted(len(class_names), 'class', 'classes')}: {classes}")
+    if unused := [f"{line(n, 60)} ({why})" for n, why in preparation["unused"].items()]:
+        parts.append(f"not used: {listed(unused, 20, 120)}")
+    return "; ".join(parts) + "."
+
+
+def columns_in_words(preparation: Mapping[str, Any]) -> list[str]:
+    """The columns that a model sees, each with its values if it has categories."""
+    categories = preparation["categories"].items()
+    ones = [f"{line(name, 60)} ({listed(values, MOST_NAMED)})" for name, values in categories]
+    return [*(line(name, 60) for name in preparation["numbers"]), *ones]
+
+
+def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> list[str]:
+    """Sentences on classes that may be one class in several spellings, or that some clients lack.
+
+    ``holding`` are the classes of each client, where they are known.
+
+    >>> doubts(("SICK", "sick"), {})
+    ["'SICK' and 'sick' are different classes here: if they are one, spell it alike everywhere."]
+    """
+    alike = defaultdict[str, list[str]](list)
+    for name in class_names:
+        alike[" ".join(name.split()).casefold()].append(name)
+    sentences = [
+        f"{' and '.join(repr(line(name, 60)) for name in names)} are different classes here: "
+        "if they are one, spell it alike everywhere."
+        for names in alike.values()
+        if len(names) > 1
+    ]
+    at = {name: [client for client, own in holding.items() if name in own] for name in class_names}
+    some = {name: clients for name, clients in at.items() if 0 < len(clients) < len(holding)}
+    if some:
+        places = [f"{line(name, 60)} ({listed(clients, 3)})" for name, clients in some.items()]
+        sentences.append(f"Classes at some clients only: {listed(places, MOST_NAMED, 200)}.")
+    return sentences
+
+
+NEEDED = {
+    "number": {"count", "mean", "variance", "id"},
+    "text": {"rows", "different"},
+    "date": set[str](),
+    "empty": set[str](),
+}
+"""The facts about a column of each kind; of texts also ``values`` if they are few."""
+
+
+@cache
+def schema() -> "TypeAdapter[dict[str, Facts]]":
+    """What a client may say of its columns; made, and Pydantic loaded, when it is needed."""
+    from pydantic import AfterValidator, Field, TypeAdapter
+
+    def printable(text: str) -> str:
+        if not text.isprintable():
+            raise ValueError("expected printable text")
+        return text
+
+    def whole_facts(facts: Facts) -> Facts:
+        if not NEEDED[facts["kind"]] <= facts.keys():
+            raise ValueError("facts are missing")
+        return facts
+
+    finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]
+    whole = Annotated[int, Field(ge=0, le=10**12)]
+    text = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_CATEGORY)]
+    name = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_TEXT)]
+    kinds: Any = {
+        "kind": Required[Literal[*NEEDED]],
+        "count": whole,
+        "mean": finite,
+        "variance": Annotated[finite, Field(ge=0)],
+        "id": bool,
+        "rows": whole,
+        "different": whole,
+        "values": Annotated[list[text], Field(max_length=MOST_CATEGORIES)],
+    }
+    described: Any = TypedDict("Column", kinds, total=False)  # type: ignore[misc]
+    columns: Any = dict[name, Annotated[described, AfterValidator(whole_facts)]]
+    return TypeAdapter(Annotated[columns, Field(max_length=MOST_COLUMNS)])
+
+
+def read(text: str) -> Description | None:
+    """A client's description from its JSON; None for anything else."""
+    try:
+        return schema().validate_json(text)
+    except ValueError:  # Pydantic's errors are of this kind
+        return None
+
+
+def input_names(preparation: Mapping[str, Any]) -> list[str]:
+    """The names of the inputs in their order.
+
+    >>> input_names({"numbers": {"age": [50, 10]}, "categories": {"sex": ["f", "m"]}})
+    ['age', 'sex = f', 'sex = m']
+    """
+    categories = preparation["categories"].items()
+    ones = [f"{name} = {value}" for name, values in categories for value in values]
+    return [*preparation["numbers"], *ones]
+
+
+def as_text(preparation: Mapping[str, Any]) -> str:
+    """A preparation as compact JSON, for the config of messages."""
+    return json.dumps(preparation, separators=(",", ":"))
