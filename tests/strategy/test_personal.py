@@ -43,12 +43,12 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     strategy, recorder = run(clients, tmp_path)
     summary = json.loads((recorder.path / "summary.json").read_text())
     step = summary["personal"]["0"]
-    assert (step["accepted"], step["kappa"], step["clients"]) == (True, pytest.approx(2.7), 8)
+    assert (step["accepted"], step["kappa"], step["clients"]) == (True, pytest.approx(1.35), 8)
     for name, client in summary["clients"].items():
         served = client["served_by"]
         size = 10 + int(name[-1])
         assert (served["model"], served["cluster"]) == ("personal", "0")
-        assert served["share"] == pytest.approx(size / (size + 2.7))
+        assert served["share"] == pytest.approx(size / (size + 1.35))
         vector = RunRecord(recorder.path).own_model(served["file"], "0").trained
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
