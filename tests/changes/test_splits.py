@@ -193,7 +193,7 @@ def test_a_split_takes_a_likely_gain_or_gains_that_add_up_to_one(gaining):
     assert result.decisions[0].figures["better"] == gaining
     assert result.decisions[0].sides == ()
     assert result.state.tree is heard.state.tree
-    assert result.state.memory[NAME] == {ROOT: 2 * server_round}
+    assert result.state.memory[NAME] == {ROOT: server_round}
 
 
 def test_a_part_that_all_members_of_another_outvote_keeps_the_common_model():
@@ -349,10 +349,10 @@ def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are
 SIDES = ("a", "b"), ("c", "d")
 
 
-def revised(server_round, *, until=None, trained="abcd"):
+def revised(server_round, *, refused=None, trained="abcd"):
     """The decision on a split into `SIDES`, after these members trained in the round."""
     state = CFLState(ParameterTree.initial(vector([0.0]), "abcd"))
-    state = replace(state, memory={NAME: {ROOT: until}} if until else {})
+    state = replace(state, memory={NAME: {ROOT: refused}} if refused else {})
     rounds = np.array([server_round if c in trained else 1 for c in "abcd"])
     updates = tuple(np.eye(4)), np.ones(4), np.ones(4) / 4, 0.5, rounds
     evidence = Evidence(ROOT, server_round, tuple("abcd"), tuple("abcd"), *updates)
@@ -360,13 +360,13 @@ def revised(server_round, *, until=None, trained="abcd"):
     return SplitQuestions().revised(state, evidence, decision)
 
 
-@pytest.mark.parametrize("until", [10, 100])
-def test_after_a_refused_split_the_next_question_waits_until_its_round(until):
-    for server_round in (until // 2 + 1, until - 1):
-        decision = revised(server_round, until=until)
+@pytest.mark.parametrize("refused", [5, 50])
+def test_after_a_refused_split_the_next_question_waits_until_the_rounds_have_doubled(refused):
+    for server_round in (refused + 1, 2 * refused - 1):
+        decision = revised(server_round, refused=refused)
         assert (decision.outcome, decision.sides) == (Outcome.PUT_OFF, ())
-        assert f"until round {until}" in decision.reason
-    assert revised(until, until=until).outcome is Outcome.PROPOSED
+        assert f"until round {2 * refused}" in decision.reason
+    assert revised(2 * refused, refused=refused).outcome is Outcome.PROPOSED
 
 
 def test_a_split_waits_until_somebody_of_each_part_trains():
