@@ -43,16 +43,16 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     strategy, recorder = run(clients, tmp_path)
     summary = json.loads((recorder.path / "summary.json").read_text())
     step = summary["personal"]["0"]
-    assert (step["accepted"], step["kappa"], step["clients"]) == (True, pytest.approx(2.7), 8)
+    assert (step["accepted"], step["kappa"], step["clients"]) == (True, pytest.approx(1.35), 8)
     for name, client in summary["clients"].items():
         served = client["served_by"]
         size = 10 + int(name[-1])
         assert (served["model"], served["cluster"]) == ("personal", "0")
-        assert served["share"] == pytest.approx(size / (size + 2.7))
+        assert served["share"] == pytest.approx(size / (size + 1.35))
         vector = RunRecord(recorder.path).own_model(served["file"], "0").trained
         center = CENTERS[DIFFERENT[int(name[-1])]]
         assert client["loss"] == pytest.approx(np.linalg.norm(vector - center), rel=1e-4)
-        assert client["loss"] < 0.25 * client["leaf_loss"]
+        assert client["loss"] < 0.2 * client["leaf_loss"]
     counts = summary["clients"]["partition-3"]
     assert counts["trainings"] == ROUNDS + step["trainings"]
     assert step["trainings"] == 10
@@ -64,7 +64,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
     served = strategy.model_of("partition-3")["b"].numpy()
     np.testing.assert_array_equal(load_file(file)["b"], served)
-    assert "for partition-3 alone: 83%" in (tmp_path / "own.safetensors.md").read_text()
+    assert "for partition-3 alone: 91%" in (tmp_path / "own.safetensors.md").read_text()
     whole = export(recorder.path, cluster="0", output=tmp_path / "all.safetensors")
     root = strategy.tree.root.model
     np.testing.assert_array_equal(load_file(whole)["w"].ravel(), root.trained[:12])
@@ -84,7 +84,7 @@ def test_results_are_what_their_names_say(tmp_path):
     names = strategy.tree.clients
     common = np.mean([loss_of(strategy.models["0"], name) for name in names])
     own = np.mean([loss_of(strategy.model_of(name), name) for name in names])
-    assert own < 0.2 * common
+    assert own < 0.1 * common
     assert result.cluster_metrics["0"]["loss"] == pytest.approx(common, rel=1e-3)
     assert result.evaluate_metrics_clientapp[ROUNDS]["loss"] == pytest.approx(common, rel=1e-3)
     assert result.served_metrics["0"]["loss"] == pytest.approx(own, abs=1e-3)
