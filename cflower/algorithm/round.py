@@ -220,7 +220,9 @@ class CFL:
             return replace(state, tree=tree), replace(decision, children=names)
         if decision.outcome is Outcome.PROPOSED and not (self.projection.keeps_all or mean.groups):
             reason = "the models of its groups are known after the next round"
-            decision = replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=(), unsure=())
+            decision = replace(
+                decision, outcome=Outcome.PUT_OFF, reason=reason, sides=(), unsure=()
+            )
         if decision.outcome is Outcome.PROPOSED:
             division = self._division(state, leaf, decision, evidence, mean)
             state = replace(state, divisions={**state.divisions, leaf.name: division})
