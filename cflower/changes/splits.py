@@ -116,12 +116,14 @@ class SplitQuestion(Proposal):
 def serves(verdict: Verdict) -> bool:
     """Whether the clients are for a split that the criterion's evidence speaks for already.
 
-    They are if a gain is likely by their vote; or if they gain more than they lose, and no loss is
-    likely. In that sum nobody counts for more than `MOST` usual gains or losses.
+    They are if a gain is likely by their vote. They also are if a loss is not likely, at least as
+    many gain as lose, and their gains are larger than their losses in all; in that sum nobody
+    counts for more than `MOST` usual ones.
     """
     vote, gains = verdict.vote, np.array(verdict.vote.gains)
     most = MOST * np.median(np.abs(gains))
-    return vote.likely or bool(gains.clip(-most, most).sum() > 0 and not vote.opposite.likely)
+    in_all = vote.better >= vote.worse and gains.clip(-most, most).sum() > 0
+    return vote.likely or bool(in_all and not vote.opposite.likely)
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
