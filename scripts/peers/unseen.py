@@ -29,6 +29,7 @@ NATURAL: Keys = {
     "group-column": "group",
     "label-column": "label",
     "shift": "none",
+    "standardise": "none",  # they are pixels
 }
 """How `written` clients are read."""
 KEYS: Keys = {
