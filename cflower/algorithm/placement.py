@@ -88,13 +88,6 @@ class Branches:
         nearest = max(similarities, key=similarities.__getitem__)
         return Placement(self.cluster, nearest, similarities, self.bar)
 
-    def least_similarity(self, child: str) -> float:
-        """Smallest, over a child's clients, of the largest cosine to another; infinite for one."""
-        edge = self.edges[child][:MOST_COMPARED]
-        if len(edge) < 2:
-            return np.inf
-        return float(cosines_without_self(edge).max(axis=1).min())
-
 
 def descend(tree: ParameterTree, update_of: Callable[[Cluster], Vector]) -> Iterator[Placement]:
     """Algorithm 4: the steps from the root to a leaf, always to the most similar child.

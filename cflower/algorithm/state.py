@@ -194,8 +194,6 @@ class CFLState:
     """What the clients are still asked about after the training of this round."""
     asked: int = 0
     """Models that clients have evaluated for questions so far."""
-    first: Weights | None = None
-    """The run's first model."""
     memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What a change remembers between rounds (`cflower.algorithm.change`), by its name."""
     personal: Mapping[str, Personal] = field(default_factory=dict)

@@ -123,7 +123,7 @@ def serves(verdict: Verdict) -> bool:
     vote, gains = verdict.vote, np.array(verdict.vote.gains)
     most = MOST * np.median(np.abs(gains))
     in_all = vote.better >= vote.worse and gains.clip(-most, most).sum() > 0
-    return vote.likely or bool(in_all and not vote.opposite.likely)
+    return vote.likely or bool(in_all and not verdict.may_be_worse)
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:

@@ -184,4 +184,4 @@ class GoingOn(Observer):
     def on_start(self, run: RunStart) -> Checkpoint:
         model = run.layout.weights(self._arrays)
         tree = ParameterTree.initial(model, run.facts, isolated=True)
-        return Checkpoint(self._round, CFLState(tree, first=model))
+        return Checkpoint(self._round, CFLState(tree))

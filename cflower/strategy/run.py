@@ -106,7 +106,7 @@ class Run:
             raise
         if before is None:
             tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
-            before = Checkpoint(0, CFLState(tree, first=first))
+            before = Checkpoint(0, CFLState(tree))
         self.before, self.state = before, before.state
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
         known = self.roll_call, self.layout, before.failures

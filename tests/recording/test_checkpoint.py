@@ -96,7 +96,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     norms = {"a": NormHistory("0.2", 4, 0.1, 0.3, 1, 2.5, "0")}
     moves = (Move(3, "b", "0.2", "0.3", "a reason"),)
     memory = {"moves": norms, "splits": {"0": 7}}
-    state = CFLState(tree, known, moves, absent=("c",), first=model, memory=memory)
+    state = CFLState(tree, known, moves, absent=("c",), memory=memory)
     outstanding = tuple(
         Sent(Ask(client, "0", role, 3, part="decide", number=2), model)
         for client, role in zip("abcd", Role, strict=True)
