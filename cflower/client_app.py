@@ -166,11 +166,11 @@ def train_round(message: Message, context: Context) -> Message:
 def trained_alone(message: Message, context: Context) -> Trained:
     """The training that a message asks for."""
     config, data, model = prepare_training(message, context)
-    server_round, size = node.round_of(message), {"num-examples": len(data.train)}
+    server_round, examples = node.round_of(message), node.training_examples(message, data)
     held_out = evaluate(model, node.asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
-    losses = train(model, data.train, config, server_round=server_round, seed=seed)
-    return Trained(held_out, {**losses, **size}, arrays_of(model))
+    losses = train(model, examples, config, server_round=server_round, seed=seed)
+    return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays_of(model))
 
 
 @app.train("adapt")
@@ -178,15 +178,15 @@ def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of both models."""
     config, data, model = prepare_training(message, context)
     asked = records_in(message.content, ConfigRecord)["config"]
-    trainings, kappa = asked["trainings"], asked["kappa"]
-    assert isinstance(trainings, int) and isinstance(kappa, float)
+    trainings, of_own = asked["trainings"], asked["share"]
+    assert isinstance(trainings, int) and isinstance(of_own, float)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, node.round_of(message)
     for server_round in range(last + 1, last + 1 + trainings):
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
-    own, size = {key: v.copy() for key, v in arrays_of(model).items()}, len(data.train)
-    metrics = MetricRecord({"num-examples": size})
-    for number, share in ((LEAF, 0.0), (MIX, size / (size + kappa))):
+    own = {key: v.copy() for key, v in arrays_of(model).items()}
+    metrics = MetricRecord({"num-examples": len(data.train)})
+    for number, share in ((LEAF, 0.0), (MIX, of_own)):
         model.load_state_dict(mixed(leaf, own, share))
         for key, value in evaluate_to_decide(model, data.decide).items():
             metrics[f"{key}.{number}"] = value

@@ -10,12 +10,15 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from cflower import ClusteredFL, NeverSplit
-from cflower.algorithm.state import DECIDE, REPORT
+from cflower.algorithm.state import ALL_EXAMPLES, DECIDE, REPORT
 from cflower.algorithm.weights import Weights
 from cflower.changes.personal import LEAF, MIX
 from cflower.client_app import app
+from cflower.clients.node import training_examples
 from cflower.config import RunConfig
 from cflower.data import own_data
+from cflower.data.client_data import client_data
+from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
@@ -121,9 +124,31 @@ def test_examples_that_decide_are_also_measured_by_the_brier_score(part, brier):
     assert 0 <= metrics.get("brier", 0) <= 2
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_examples_that_decide_train_if_the_message_says_so_and_reported_ones_never(together):
+    """The same as without a part that decides, as its examples come after the others."""
+    config = {**DIGITS.as_keys(), "clients-together": together}
+    data = client_data(RunConfig.read(config).part(DataSettings), 0, 4)
+    counts = {}
+    for all_examples in (False, True):
+        message = message_to("train", first_model(), 5, **{ALL_EXAMPLES: all_examples})
+        app.look_ahead([(message, node_of(config))])
+        counts[all_examples] = app(message, node_of(config)).content["metrics"]["num-examples"]
+        used = training_examples(message, data)
+        assert not {*map(bytes, used.inputs)} & {*map(bytes, data.report.inputs)}
+    assert counts == {False: len(data.train), True: len(data.train) + len(data.decide)}
+
+
+def test_examples_that_are_reported_do_not_train_if_they_also_decide():
+    config = {**DIGITS.as_keys(), "decide-fraction": 0.0}
+    data = client_data(RunConfig.read(config).part(DataSettings), 0, 4)
+    message = message_to("train", first_model(), 5, **{ALL_EXAMPLES: True})
+    assert training_examples(message, data) is data.train
+
+
 def test_the_whole_personal_step_is_what_single_messages_would_do():
-    context, leaf, kappa = node_of(DIGITS.as_keys()), first_model(), 20.0
-    config = {"trainings": 3, "kappa": kappa}
+    context, leaf, of_own = node_of(DIGITS.as_keys()), first_model(), 0.75
+    config = {"trainings": 3, "share": of_own}
     reply = app(message_to(ADAPT_MESSAGE, leaf, 5, **config), context).content
     model = leaf
     for server_round in (6, 7, 8):
@@ -131,11 +156,10 @@ def test_the_whole_personal_step_is_what_single_messages_would_do():
         model = replied.array_records["arrays"]
     for key, array in model.items():
         np.testing.assert_array_equal(reply["arrays"][key].numpy(), array.numpy())
-    size = replied["metrics"]["num-examples"]
-    assert reply["metrics"]["num-examples"] == size
+    assert reply["metrics"]["num-examples"] == replied["metrics"]["num-examples"]
     layout = Layout.of(leaf)
     own, before = layout.weights(model), layout.weights(leaf)
-    for number, share in ((LEAF, 0.0), (MIX, size / (size + kappa))):
+    for number, share in ((LEAF, 0.0), (MIX, of_own)):
         mix = Weights(*(w + share * (v - w) for w, v in zip(before, own, strict=True)))
         evaluated = app(message_to("evaluate", layout.record(mix), 5), context).content["metrics"]
         for name in ("accuracy", "loss", "brier"):
@@ -171,7 +195,7 @@ def test_with_permuted_weights_no_message_trains_a_model_that_the_server_chose(t
         dataset_size=400, privacy="permutation", seed_file=str(tmp_path / "seed")
     ).as_keys()
     zeros = {key: np.zeros_like(array.numpy()) for key, array in first_model().items()}
-    message = message_to(kind, record_of(zeros), 5, trainings=1, kappa=1.0)
+    message = message_to(kind, record_of(zeros), 5, trainings=1, share=1.0)
     with pytest.raises(CFlowerError, match="Refused to train"):
         app(message, node_of(config))
 

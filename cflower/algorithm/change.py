@@ -87,6 +87,10 @@ class Change:
         """What clients judge after this round; ``last``: the last one of the run."""
         return ()
 
+    def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:
+        """Whether clients may have to judge something after the round that follows this one."""
+        return False
+
 
 @dataclass(frozen=True)
 class Questions(Pending):

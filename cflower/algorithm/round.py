@@ -59,6 +59,9 @@ class CFL:
     """What goes beyond the paper."""
     budget: float = inf
     """Models that clients may evaluate for questions in the whole run."""
+    all_train_after: float = inf
+    """The round after which clients also train with the examples that decide, unless they are asked
+    something in the round to come."""
     whole: Mask | None = None
     """Mask of the entries that are not trained and whole numbers, where one client's count for no
     more than another's; None: they are averaged too."""
@@ -125,7 +128,9 @@ class CFL:
         for change in self.changes:
             state = change.followed(state, decisions, places)
         proposals = [*chain(*(c.proposed(state, server_round, last=last) for c in self.changes))]
-        state = replace(state, divisions={})
+        asked_next = any(c.will_ask(state, decisions, server_round) for c in self.changes)
+        all_train = server_round >= self.all_train_after and not asked_next
+        state = replace(state, divisions={}, all_train=all_train)
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 
     def _received(

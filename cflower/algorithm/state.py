@@ -21,6 +21,8 @@ from cflower.metric import Metric
 NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
+ALL_EXAMPLES = "all-examples"
+"""In the config of a message to train, true: with the examples that decide, too."""
 Task = Literal["train", "evaluate", "adapt"]
 ADAPT: Literal["adapt"] = "adapt"
 """The task of a client that does the whole personal step by itself."""
@@ -194,6 +196,9 @@ class CFLState:
     """What the clients are still asked about after the training of this round."""
     asked: int = 0
     """Models that clients have evaluated for questions so far."""
+    all_train: bool = False
+    """Whether clients also train with the examples that decide in the round to come, because nobody
+    will be asked anything after it."""
     memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What a change remembers between rounds (`cflower.algorithm.change`), by its name."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
@@ -217,6 +222,8 @@ class CFLState:
 
     def settings_of(self, ask: Ask) -> Mapping[str, Any]:
         """What the message of an ask says besides the usual, by its key in the config."""
+        if ask.task == "train" and ask.role is not Role.PERSONAL:
+            return {ALL_EXAMPLES: True} if self.all_train else {}
         return self.pending.settings_of(ask) if ask.task == ADAPT and self.pending else {}
 
 

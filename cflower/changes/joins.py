@@ -37,6 +37,10 @@ class Joins(Change):
                 other = Question(first.name, first.model, voters(state, second, now))
                 yield Join(now, (mean, other), (first.name, second.name))
 
+    def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:
+        """Before each round after which leaves are compared."""
+        return (server_round + 1) % INTERVAL == 0 and len(state.tree.leaves) > 1
+
     def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
         """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
         turn = now // INTERVAL

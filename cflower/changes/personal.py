@@ -158,8 +158,8 @@ class PersonalStep(Pending):
         return leaf.own.get(ask.client, leaf.model)
 
     def settings_of(self, ask: Ask) -> dict[str, int | float]:
-        """Of a whole step: the number of trainings, and κ in training examples."""
-        return {"trainings": ask.number, "kappa": self.leaves[ask.cluster].kappa}
+        """Of a whole step: the number of trainings, and a_i, the share of its own model."""
+        return {"trainings": ask.number, "share": self.leaves[ask.cluster].share(ask.client)}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Metric, as_sent: Rounding

@@ -25,6 +25,10 @@ VOTERS = 30
 lose, 22 decide a vote."""
 NAME = "splits"
 """The place in `CFLState.memory` of the round of each cluster's last refused split."""
+TRAINED_ON = (
+    "its clients trained with the examples that decide, so they are asked after the next round"
+)
+"""Why a split is put off in a round with `CFLState.all_train`."""
 
 
 class SplitQuestions(Change):
@@ -39,6 +43,8 @@ class SplitQuestions(Change):
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.just_heard.isdisjoint(s)]:
             reason = f"of {listed(away[0], 5)} nobody trained in this round, so nobody can be asked"
+        elif state.all_train:
+            reason = TRAINED_ON
         else:
             return replace(decision, outcome=Outcome.PROPOSED)
         return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=(), unsure=())
@@ -50,6 +56,10 @@ class SplitQuestions(Change):
             parts = [after.tree.clusters[child.name] for child in division.children]
             questions = (Question(p.name, p.model, voters(after, p, server_round)) for p in parts)
             yield SplitQuestion(server_round, tuple(questions), division)
+
+    def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:
+        """After a split that only waits until the examples that decide are held out again."""
+        return any(decision.reason == TRAINED_ON for decision in decisions)
 
 
 def refused_in(state: CFLState) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message
 from flwr.supercore import log
 
-from cflower.algorithm.state import DECIDE
+from cflower.algorithm.state import ALL_EXAMPLES, DECIDE
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
@@ -49,6 +49,13 @@ def preparation_of(message: Message) -> str:
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
     return data.decide if decides(message) else data.report
+
+
+def training_examples(message: Message, data: ClientData) -> Examples:
+    """The examples to train on: with those that decide if the message says so."""
+    config = records_in(message.content, ConfigRecord)["config"]
+    together = bool(config.get(ALL_EXAMPLES)) and data.apart
+    return data.train.with_others(data.decide) if together else data.train
 
 
 def decides(message: Message) -> bool:

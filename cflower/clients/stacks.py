@@ -74,7 +74,8 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
                 continue
             seed = torch_seed(config.seed, "train", server_round, client_name(context))
             asked = node.asked_part(message, data)
-            jobs.append(Job(message.metadata.message_id, sent, data.train, asked, seed))
+            trained = node.training_examples(message, data)
+            jobs.append(Job(message.metadata.message_id, sent, trained, asked, seed))
     jobs.sort(key=lambda job: (len(job.train), len(job.held_out)), reverse=True)
     for start in range(0, len(jobs), most):
         assert model is not None

@@ -62,6 +62,12 @@ class Examples:
         """The examples at `indices` (positions or a boolean mask), in that order."""
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
+    def with_others(self, others: "Examples") -> "Examples":
+        """These examples and then others of the same source."""
+        inputs = np.concatenate((self.inputs, others.inputs))
+        labels = np.concatenate((self.labels, others.labels))
+        return Examples(inputs, labels, self.class_names)
+
 
 def split(
     labels: NDArray[Any], fraction: float, rng: np.random.Generator, decide: float = 0.0

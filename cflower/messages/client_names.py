@@ -35,7 +35,8 @@ EVALUATE_PATH = "evaluate.way"
 """The message with all models on a client's path, under their clusters' names; its reply has a
 MetricRecord for each of them, for the best one, and for the average of their predictions."""
 ADAPT_MESSAGE = "train.adapt"
-"""The message for a whole personal step: the leaf's model, the number of trainings and each κ."""
+"""The message for a whole personal step: the leaf's model, the number of trainings and the client's
+share in its mix."""
 ADAPTS = "adapts"
 """The fact that a client has a function for `ADAPT_MESSAGE`."""
 PART = "part"

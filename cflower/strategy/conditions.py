@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from logging import INFO, WARNING
+from math import inf
 
 from flwr.serverapp import Grid
 from flwr.supercore import log
@@ -29,6 +30,9 @@ LEAST_LENGTH = 256
 FOR_QUESTIONS, BEYOND_ROUNDS = 0.15, 0.3
 """What questions, and these and the personal step together, may add to the models that FedAvg's
 rounds and its final evaluation would send, and the latter to the trainings."""
+ALL_TRAIN_AFTER, LEAST_ROUNDS = 0.6, 6
+"""Examples that decide also train after this share of the rounds and so many, while nothing is
+asked. Before, most groups are still to be found."""
 EVALUATIONS = 2
 """Of a member in a personal step by ordinary messages."""
 NOT_ALONE = (
@@ -92,10 +96,17 @@ class Conditions:
             layout.as_sent,
             changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
+            self.all_train_after(num_rounds) if trial_rounds else inf,
             trim=settings.trimmed_share,
             whole=layout.whole if settings.max_influence else None,
             metric=settings.leading,
         )
+
+    def all_train_after(self, num_rounds: int) -> float:
+        """The last round in which no example that decides trains in any case."""
+        if self.settings.selection != "leaf":
+            return inf  # a client's model is chosen by them at the end
+        return max(round(ALL_TRAIN_AFTER * num_rounds), LEAST_ROUNDS)
 
     def log_limits(self, num_rounds: int) -> None:
         """Log what the settings ask for and the run will not have, and what may go wrong."""

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
+from cflower.algorithm.state import ALL_EXAMPLES, Ask, CFLState, Reply, Role, Task
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
@@ -40,6 +40,10 @@ from cflower.strategy.settings import Settings, plain
 from cflower.strategy.weight_log import WeightLog, log_limited_examples
 from cflower.strategy.wrappers import Wrapper, refuse_secure_aggregation, refuse_unfit_wrappers
 
+ALL_TRAIN = (
+    "From now on clients also train with the examples that decide, except in rounds after which "
+    "they are asked something."
+)
 PATIENT = 300.0
 """Seconds to wait for nodes by default: a busy machine takes minutes to start a simulation."""
 
@@ -59,7 +63,9 @@ class Call(NamedTuple):
 
     def check(self) -> None:
         """Refuse configs with keys that the Strategy adds to them."""
-        taken = sorted({"cluster", PART} & {*self.train_config, *self.evaluate_config})
+        taken = sorted(
+            {"cluster", PART, ALL_EXAMPLES} & {*self.train_config, *self.evaluate_config}
+        )
         require(
             not taken, f"The config has {listed(taken)}, ClusteredFL's own key(s): rename yours."
         )
@@ -169,6 +175,8 @@ class Run:
         self.messenger.send_again(self.before.outstanding, self.call.train_config)
         self.evaluate_centrally(server_round)
         while server_round < self.num_rounds:
+            if server_round == self.cfl.all_train_after:
+                log(INFO, ALL_TRAIN)
             server_round += 1
             yield server_round
 

@@ -240,11 +240,7 @@ class Federation:
 
 def with_deciding(data: ClientData) -> ClientData:
     """A client's data with the deciding examples to train on, too, unless they are reported."""
-    if not data.apart:
-        return data
-    inputs = np.concatenate([data.train.inputs, data.decide.inputs])
-    labels = np.concatenate([data.train.labels, data.decide.labels])
-    return replace(data, train=replace(data.train, inputs=inputs, labels=labels))
+    return replace(data, train=data.train.with_others(data.decide)) if data.apart else data
 
 
 def pulled(strength: float, towards: Vector) -> Change:

@@ -51,7 +51,7 @@ def adapted(federation, state, ask, measure):
         update = federation.reply(CFL, here, again).update
         model = Weights(*(w + u for w, u in zip(model, update, strict=True)))
     size, metrics = state.known[ask.client].num_examples, {}
-    for number, share in ((LEAF, 0.0), (MIX, size / (size + config["kappa"]))):
+    for number, share in ((LEAF, 0.0), (MIX, config["share"])):
         mix = Weights(*(w + share * (v - w) for w, v in zip(leaf, model, strict=True)))
         metrics |= {f"{k}.{number}": v for k, v in measure(ask.client, number, mix).items()}
     update = Weights(*(v - w for w, v in zip(leaf, model, strict=True)))

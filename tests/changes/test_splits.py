@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cflower.algorithm.criteria import Decision, Evidence, NeverSplit, Outcome
-from cflower.algorithm.state import DECIDE, CFLState, Reply, Role
+from cflower.algorithm.state import ALL_EXAMPLES, DECIDE, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree, Status
 from cflower.auto.criterion import AutoCriterion
 from cflower.changes import changes_of
@@ -276,6 +276,37 @@ def test_a_question_is_asked_in_the_last_round_too(opinions, outcomes):
     last = first_question(two, asking())[2]
     *_, (_, result) = run(two, asking(), last, opinions=opinions, last=last)
     assert outcomes_of(result) == outcomes
+
+
+def test_a_split_found_while_all_examples_train_is_asked_about_one_round_later():
+    """The round after it holds out the examples that decide, so that they can."""
+    began = first_question(two, asking())[2]
+    states, outcomes = [], []
+    for before, result in run(two, asking(all_train_after=began - 2), began + 2, opinions=BETTER):
+        states.append(before)
+        outcomes.append(outcomes_of(result))
+    (_, put_off, made) = outcomes[began - 2 : began + 1]
+    assert (put_off, made) == ([Outcome.PUT_OFF], [Outcome.SPLIT, Outcome.CONFIRMED])
+    # By round, from the first on: not before `all_train_after`, nor in the round of the question.
+    assert [state.all_train for state in states] == [
+        *[False] * (began - 2), True, True, False, True
+    ]  # fmt: skip
+
+
+def test_all_examples_train_in_no_round_after_which_leaves_are_compared():
+    cfl = asking(moving=True, all_train_after=12)
+    flags = [before.all_train for before, _ in run(two, cfl, 31, opinions=BETTER)]
+    held_out = {number for number, all_train in enumerate(flags, 1) if not all_train}
+    assert held_out == {*range(1, 13), 20, 30}
+
+
+def test_a_message_to_train_says_that_all_examples_train_and_no_other_does():
+    state = final(two, asking(), 1)
+    ask = asking().asks(state, 2)[0]
+    said = replace(state, all_train=True).settings_of
+    assert (state.settings_of(ask), said(ask)) == ({}, {ALL_EXAMPLES: True})
+    assert said(ask._replace(role=Role.PLACE)) == {ALL_EXAMPLES: True}
+    assert said(ask._replace(role=Role.PERSONAL)) == said(ask._replace(task="evaluate")) == {}
 
 
 @settings(laws, max_examples=20)

@@ -152,7 +152,7 @@ class Quadratics:
         for _ in range(int(config["trainings"])):
             model = model + (center - model) / 2
         metrics = {"num-examples": size}
-        for number, share in enumerate((0.0, size / (size + config["kappa"]))):
+        for number, share in enumerate((0.0, config["share"])):
             mix = leaf + share * (model - leaf)
             metrics[f"loss.{number}"] = float(np.linalg.norm(mix - center))
         model = model.astype(leaf.dtype)
