@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from cflower.algorithm.aggregation import Sum
 from cflower.algorithm.weights import Update, Weights
 from cflower.ordering import only
@@ -14,10 +16,22 @@ class Mean(NamedTuple):
     """The mean update of a leaf (eq. 2)."""
 
     whole: Weights
+    weight: float
+    """The sum of its members' weights."""
     groups: Mapping[int, Weights] = {}
     """That of each group of its members."""
     group_of: Mapping[str, int] = {}
     """The group of each member that replied."""
+    common: Weights | None = None
+    """That of the body, the first entries, by all leaves that share it; see `layers`."""
+
+    @property
+    def moved(self) -> Weights:
+        """The update that the leaf's model follows."""
+        if self.common is None:
+            return self.whole
+        output = self.whole.trained[len(self.common.trained) :]
+        return Weights(np.concatenate([self.common.trained, output]), self.common.carried)
 
     def of(self, clients: Iterable[str]) -> Weights:
         """The mean update of the group that most of these are in; the whole mean if it is none."""
@@ -35,6 +49,7 @@ class RoundMeans:
     """The number of each client's group among those of its leaf."""
     sums: dict[str, dict[int, Sum]] = field(default_factory=lambda: defaultdict(dict))
     """By leaf and group; -1 for members of none."""
+    weights: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     replied: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(
@@ -46,6 +61,7 @@ class RoundMeans:
             self.sums[leaf][group] = self.empty(leaf)
         self.sums[leaf][group].add(update, weight, scale)
         self.replied[leaf].append(client)
+        self.weights[leaf] += weight
 
     def means(self) -> dict[str, Mean]:
         """The mean update of each leaf; the sums are used up."""
@@ -55,8 +71,10 @@ class RoundMeans:
         of_groups, whole = self.sums.pop(name), self.empty(name)
         if len(of_groups) == 1:
             (whole,) = of_groups.values()
-            return Mean(whole.mean())
+            return Mean(whole.mean(), self.weights[name])
         groups = {group: one.mean() for group, one in of_groups.items() if group >= 0}
         for one in of_groups.values():
             whole.merge(one)  # type: ignore[arg-type]  # all of a leaf are of one kind
-        return Mean(whole.mean(), groups, only(self.group_of, self.replied[name]))
+        return Mean(
+            whole.mean(), self.weights[name], groups, only(self.group_of, self.replied[name])
+        )

@@ -23,6 +23,14 @@ from cflower.algorithm.aggregation import Mask, Sum, empty_mean, trimmed_mean
 from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
+from cflower.algorithm.layers import (
+    OUTPUT_SHARE,
+    disagreement,
+    parted_where_opposed,
+    with_body_of,
+    with_common_bodies,
+    with_common_updates,
+)
 from cflower.algorithm.means import Mean, RoundMeans
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
@@ -67,6 +75,9 @@ class CFL:
     more than another's; None: they are averaged too."""
     metric: Metric = Metric()
     """The metric by which clients compare models, next to their loss."""
+    body: int = 0
+    """Number of trained entries that stay common after a split, those before the output layer; 0: a
+    split parts all layers."""
     trim: float = 0.0
     """Share of each coordinate's values that is left out of the mean at each end, where weights do
     not count (`trimmed_mean`); 0: none, and the mean is weighted."""
@@ -116,7 +127,9 @@ class CFL:
         origins = {leaf.name: self.projection.project(leaf.model.trained) for leaf in leaves}
         # Σ w_i Δ_i of eq. 2
         state, means, places = self._received(state, origins, replies, server_round)
-        state = replace(state, groups={})
+        tree = parted_where_opposed(state.tree, means, self.body)
+        means = with_common_updates(tree, means, self.body)
+        state = replace(state, groups={}, tree=tree)
         state = placed(state, places, server_round)  # Algorithm 4
         for change in self.changes:
             state = change.observed(state, server_round)
@@ -125,6 +138,7 @@ class CFL:
             evidence = self._evidence(state, leaf, origin, mean, server_round)
             state, decision = self._decided(state, leaf, evidence, mean)  # eqs. 32, 33, 39
             decisions.append(decision)
+        state = replace(state, tree=with_common_bodies(state.tree, means, self.body))
         for change in self.changes:
             state = change.followed(state, decisions, places)
         proposals = [*chain(*(c.proposed(state, server_round, last=last) for c in self.changes))]
@@ -221,7 +235,7 @@ class CFL:
         if decision.outcome is Outcome.SPLIT:
             division = self._division(state, leaf, decision, evidence, mean)
             names = tuple(child.name for child in division.children)
-            tree = state.tree.divided(*division)
+            tree = state.tree.divided(division.cluster, division.children)
             return replace(state, tree=tree), replace(decision, children=names)
         if decision.outcome is Outcome.PROPOSED and not (self.projection.keeps_all or mean.groups):
             reason = "the models of its groups are known after the next round"
@@ -231,7 +245,7 @@ class CFL:
         if decision.outcome is Outcome.PROPOSED:
             division = self._division(state, leaf, decision, evidence, mean)
             state = replace(state, divisions={**state.divisions, leaf.name: division})
-        return replace(state, tree=state.tree.update(self._follow(leaf, mean.whole))), decision
+        return replace(state, tree=state.tree.update(self._follow(leaf, mean.moved))), decision
 
     def _division(
         self, state: CFLState, leaf: Cluster, decision: Decision, evidence: Evidence, mean: Mean
@@ -259,12 +273,32 @@ class CFL:
                 memory=memory,
                 undone=(),
                 weight=self._weight_in(state, (*side, *near)),
+                own_body=True,
+                agreement=0.0,
             )
             for i, (side, near) in enumerate(parts)
         ]
+        models = tuple(child.model for child in children)
+        if self._parts_output_only(state, decision, evidence):
+            moved = self._follow(leaf, mean.moved)
+            children = [with_body_of(child, moved, self.body) for child in children]
+            children = [replace(child, own_body=False) for child in children]
         names = tuple(child.name for child in children)
         parent = replace(leaf, children=names, split_round=now, memory=memory, left_out=others)
-        return Division(parent, tuple(children))
+        return Division(parent, tuple(children), models)
+
+    def _parts_output_only(self, state: CFLState, decision: Decision, evidence: Evidence) -> bool:
+        """Whether most of what the sides of a split disagree about is in the output layer."""
+        known = only(state.known, evidence.clients)
+        sides = [[*only(known, side).values()] for side in decision.sides]
+        if not self.body or not all(sides):
+            return False
+        after = self.body - self.projection.num_trained  # it is at the end of what is kept
+        output, whole = (
+            disagreement([np.stack([seen(update.vector) for update in side]) for side in sides])
+            for seen in (lambda kept: kept[after:], self.projection.projected)
+        )
+        return output > OUTPUT_SHARE * whole
 
     def _follow(self, cluster: Cluster, mean: Weights) -> Cluster:
         """The cluster with its model moved by a mean update (eq. 2)."""

@@ -132,6 +132,8 @@ class Division(NamedTuple):
     cluster: Cluster
     """The cluster as it will be."""
     children: tuple[Cluster, ...]
+    models: tuple[Weights, ...]
+    """The models that its parts would have if it parted all layers: those that clients judge."""
 
 
 class Personal(NamedTuple):

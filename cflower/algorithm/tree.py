@@ -1,5 +1,6 @@
 """The parameter tree (section V-C, Fig. 4): every cluster there was, its members and model."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -53,6 +54,11 @@ class Cluster:
     """The cluster exists since the end of this round."""
     children: tuple[str, ...] = ()
     split_round: int | None = None
+    own_body: bool = True
+    """Whether all layers of its model are its own; else only the output layer is, and those below
+    it, the body, are the ones of the cluster above."""
+    agreement: float = 0.0
+    """How far its updates of a common body have agreed with the others' so far (`layers`)."""
     edge: Mapping[str, Vector] = field(default_factory=dict)
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
@@ -124,6 +130,19 @@ class ParameterTree:
     def leaves(self) -> tuple[Cluster, ...]:
         """The clusters in training, in natural order of their names."""
         return tuple(end for end in self.ends if end.members or end.name == ROOT)
+
+    def body_of(self, name: str) -> str:
+        """The cluster of which the named one has the body: itself, or one above."""
+        cluster = self.clusters[name]
+        return name if cluster.own_body or name == ROOT else self.body_of(cluster.parent)
+
+    @cached_property
+    def bodies(self) -> dict[str, tuple[Cluster, ...]]:
+        """The ends that have the same body, by the cluster of which it is."""
+        shared = defaultdict[str, list[Cluster]](list)
+        for leaf in self.ends:
+            shared[self.body_of(leaf.name)].append(leaf)
+        return {name: tuple(leaves) for name, leaves in shared.items()}
 
     @property
     def ends(self) -> tuple[Cluster, ...]:

@@ -118,7 +118,7 @@ class Join(Proposal):
         moving = {client: leaf.name for leaf in others for client in leaf.members}
         moves = [Move(now, client, left, first.name, reason) for client, left in moving.items()]
         weight = sum(leaf.weight for leaf in leaves)
-        joined = replace(first, model=model, memory={}, weight=weight, optimizer={})
+        joined = replace(first, model=model, own_body=True, memory={}, weight=weight, optimizer={})
         tree = tree.update(joined).moved(dict.fromkeys(moving, first.name)).closed(names)
         state = replace(state, tree=tree, moves=(*state.moves, *moves))
         state = replace(state, known=without(state.known, moving))

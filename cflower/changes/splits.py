@@ -52,9 +52,12 @@ class SplitQuestions(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """A question to the members of each part of each split."""
         for division in state.divisions.values():
-            after = replace(state, tree=state.tree.divided(*division))
+            after = replace(state, tree=state.tree.divided(division.cluster, division.children))
             parts = [after.tree.clusters[child.name] for child in division.children]
-            questions = (Question(p.name, p.model, voters(after, p, server_round)) for p in parts)
+            questions = (
+                Question(part.name, model, voters(after, part, server_round))
+                for part, model in zip(parts, division.models, strict=True)
+            )
             yield SplitQuestion(server_round, tuple(questions), division)
 
     def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:
@@ -89,7 +92,7 @@ class SplitQuestion(Proposal):
         self, state: CFLState, decisions: tuple[Decision, ...], answers: Sequence[Answer]
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The split is made or refused; and the decision on it."""
-        cluster, children = self.division
+        cluster, children, _ = self.division
         pairs = ((part, common) for answer in answers for common, part in answer.pairs)
         verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
         reason, now = verdict.reason, self.server_round
@@ -99,6 +102,8 @@ class SplitQuestion(Proposal):
             reason += f"; the clients may be asked again from round {2 * now} on"
             refusal = {"outcome": Outcome.REFUSED, "reason": reason, "figures": verdict.figures}
             return state, self._with(decisions, **refusal, sides=())
+        if not all(child.own_body for child in children):
+            reason += "; its parts share all layers but the output layer"
         tree, outcome = state.tree.divided(cluster, children), Outcome.CONFIRMED
         if verdict.measured:
             parts = tuple(tree.clusters[child.name].members for child in children)
@@ -137,9 +142,10 @@ def serves(verdict: Verdict) -> bool:
 
 
 def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> ParameterTree:
-    """The tree in which these leaves continue from another model."""
+    """The tree in which these leaves continue from another model, with a body of their own."""
     leaves = [tree.clusters[name] for name in names]
-    return tree.update(*(replace(leaf, model=model, optimizer={}) for leaf in leaves))
+    started = (replace(leaf, model=model, optimizer={}, own_body=True) for leaf in leaves)
+    return tree.update(*started)
 
 
 def about_mean(state: CFLState, name: str, leaves: Sequence[Cluster], now: int) -> Question:
@@ -157,6 +163,7 @@ def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> Par
     leaf = replace(
         cluster,
         model=model,
+        own_body=True,
         born=past.judged,
         children=(),
         split_round=None,

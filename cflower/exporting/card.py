@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
-from cflower.ordering import counted, in_order, only
+from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.baselines import BASELINES
 from cflower.runs.findings import rows_of
 from cflower.runs.record import RunRecord
+from cflower.runs.records import sharing
 from cflower.runs.together import as_markdown, cell, figures_of
 from cflower.tables.program import in_the_card, use
 
@@ -146,7 +147,9 @@ def origin_of(record: RunRecord, cluster: str) -> str:
     if cluster != ROOT:
         text = f"made of {cluster.rpartition('.')[0]} in round {line.born}"
     if not line.children:
-        return text
+        others = sharing(record.clusters, cluster)
+        shared = f"; all layers but the output layer are also those of {listed(others)}"
+        return text + shared if others else text
     split = f"the split in round {line.split_round} into {', '.join(line.children)}"
     if line.general:
         return f"{text}; the mean of the models below it since {split}"

@@ -146,7 +146,12 @@ class RobustMean:
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
-        clusters = {leaf.name: self._members(leaf.members) for leaf in self.state.tree.leaves}
+        shared = {
+            name: self._members([client for leaf in leaves for client in leaf.members])
+            for name, leaves in self.state.tree.bodies.items()
+        }
+        tree = self.state.tree
+        clusters = {leaf.name: shared[tree.body_of(leaf.name)] for leaf in tree.leaves}
         for reply in replies:
             if not np.isfinite(reply.norm):
                 self.refuse(reply.client, "has an update with a norm that is not finite")
@@ -160,7 +165,7 @@ class RobustMean:
                     yield self._weighted(reply, members, usual, bounds[COUNTS])
                 else:
                     members.waiting.append(reply)
-        for members in clusters.values():
+        for members in shared.values():
             if members.waiting:
                 yield from self._held(members)
 

@@ -339,6 +339,7 @@ class ClusterLine(Record):
     born: int
     split_round: int | None
     edge_clients: list[str]
+    own_body: bool = True
     rounds: int = 0
     general: bool
     trial: TrialLine | None = None
@@ -354,6 +355,17 @@ class Tree(FileRecord):
     @property
     def children(self) -> dict[str, list[str]]:
         return {name: cluster.children for name, cluster in self.clusters.items()}
+
+
+def sharing(clusters: Mapping[str, ClusterLine], name: str) -> list[str]:
+    """The other leaves that have the same layers as this one below the output layer."""
+
+    def body_of(name: str) -> str:
+        above = name.rpartition(".")[0]
+        return name if clusters[name].own_body or not above else body_of(above)
+
+    leaves = [leaf for leaf, line in clusters.items() if line.members and not line.children]
+    return [leaf for leaf in leaves if leaf != name and body_of(leaf) == body_of(name)]
 
 
 class Examples(FileRecord):

@@ -17,7 +17,7 @@ from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.pooled import POOLED
 from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
-from cflower.runs.records import ClusterLine, PooledLine, Summary
+from cflower.runs.records import ClusterLine, PooledLine, Summary, sharing
 from cflower.runs.together import by_class, is_shown, sentences
 
 MOST_NAMES = 12
@@ -86,6 +86,8 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         if split := splits.get(name):
             text += f", split in round {split.round}{TRIALS[split.trial]}"
         elif not cluster.children:
+            if others := sharing(clusters, name):
+                text += f", its output layer its own, the other layers shared with {listed(others)}"
             together = summary.pooled.get(name)
             text += members_in_words(only(rows, cluster.members), metric, together)
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))

@@ -83,20 +83,23 @@ class Conditions:
         moving = rules.moving and not self.private and not settings.isolated
         # Where most clients permute their weights, no array is what its shape shows.
         permute = [COMMITMENT in facts for facts in self.roll_call.facts.values()]
+        projection = layout.projection(
+            length,
+            settings.seed,
+            settings.similarity_layers,
+            output=2 * sum(permute) <= len(permute),
+        )
+        output = projection.output if trial_rounds and not settings.trimmed_share else None
         return CFL(
             rules.criterion,
-            layout.projection(
-                length,
-                settings.seed,
-                settings.similarity_layers,
-                output=2 * sum(permute) <= len(permute),
-            ),
+            projection,
             rules.optimizer,
             settings.weighting,
             layout.as_sent,
             changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
             self.all_train_after(num_rounds) if trial_rounds else inf,
+            body=layout.num_trained - output.size if output else 0,
             trim=settings.trimmed_share,
             whole=layout.whole if settings.max_influence else None,
             metric=settings.leading,

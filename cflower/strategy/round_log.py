@@ -7,6 +7,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Move, Personal
+from cflower.algorithm.tree import ParameterTree
 from cflower.changes.personal import PersonalStep
 from cflower.messages.exchange import PROGRESS
 from cflower.ordering import counted, listed
@@ -15,6 +16,10 @@ from cflower.strategy.reports import FinalReport
 PERSONAL_STEP = (
     "Personal step: each client trains the model of its cluster further on its own data, up to %s. "
     "Then the members of a cluster judge whether models of their own serve them better."
+)
+PARTED = (
+    "From now on cluster %s has all layers for itself: it moved the shared ones against the other "
+    "clusters."
 )
 UNABLE = (
     "Client(s) %s cannot evaluate several models: their figures are those of their own cluster's "
@@ -34,6 +39,13 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
     for client, placement in state.placed.items():
         cluster = state.tree.training_cluster(client).name
         log(INFO, "Client %s is placed in %s: %s", client, cluster, placement)
+
+
+def log_parted(before: ParameterTree, after: ParameterTree) -> None:
+    """Log the leaves that shared their layers with others until this round."""
+    for name, cluster in before.clusters.items():
+        if not cluster.own_body and after.clusters[name].own_body:
+            log(INFO, PARTED, name)
 
 
 def log_alone(step: PersonalStep) -> None:

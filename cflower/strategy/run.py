@@ -34,7 +34,14 @@ from cflower.strategy.final_evaluation import FinalEvaluation
 from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import CentralEvaluation, central_mean
-from cflower.strategy.round_log import log_alone, log_decisions, log_places, log_steps, log_unable
+from cflower.strategy.round_log import (
+    log_alone,
+    log_decisions,
+    log_parted,
+    log_places,
+    log_steps,
+    log_unable,
+)
 from cflower.strategy.sampling import admitted, sample
 from cflower.strategy.settings import Settings, plain
 from cflower.strategy.weight_log import WeightLog, log_limited_examples
@@ -222,6 +229,7 @@ class Run:
         self.wrapper.warn_not_clipped(self.state, server_round)
         report.close(messenger, settings.exclude_after)
         log_decisions(decisions)
+        log_parted(before.tree, self.state.tree)
         log_places(self.state, self.state.moves[len(before.moves) :])
         if not report.measured:
             return None, None

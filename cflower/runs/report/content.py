@@ -25,7 +25,7 @@ from cflower.runs.findings import (
 )
 from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary
+from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, sharing
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.together import by_class, is_shown, sentences
@@ -165,6 +165,7 @@ def clusters(run: RunRecord) -> list[dict[str, Any]]:
     for name, cluster in run.clusters.items():
         members = list(only(run.position, cluster.members).values())
         entry = {"name": name, "members": members, "children": cluster.children}
+        entry["sharing"] = [] if cluster.children else sharing(run.clusters, name)
         shown.append(entry | {"born": run.born(name), "split": cluster.split_round})
     return shown
 

@@ -93,7 +93,8 @@ function treePicture(width) {
     const from = Math.min(x(cluster.born) + (made ? flow : 0), to - 2);
     const faint = !isWithin(cluster.name) || (state.client !== null && !wasIn(state.client, cluster.name));
     const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
-      cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
+      cluster.children.length ? ` to ${cluster.split}` : ''}${
+      cluster.sharing.length ? `; all layers but the output layer shared with ${listed(cluster.sharing, 6)}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
     const band = svg('path', { 'data-key': `tree:${cluster.name}`, class: 'band', d: bandPath(box, sizes.get(cluster.name), unit, x, from, to),
       fill: colorOf(cluster.name), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
       role: 'button', tabindex: 0, 'aria-label': text, 'aria-pressed': String(state.cluster === cluster.name),
