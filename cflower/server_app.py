@@ -99,11 +99,11 @@ def train(
 
     `FederationError` if no client answered the final evaluation.
     """
-    strategy.start(grid, model, config.num_server_rounds, config.round_timeout, about, about)
-    assert strategy.final_report is not None
-    if not strategy.final_report.clients:
+    rounds, timeout = config.num_server_rounds, config.round_timeout
+    report = strategy.start(grid, model, rounds, timeout, about, about).report
+    if not report.clients:
         raise FederationError("No client answered the final evaluation.")
-    return strategy.final_report
+    return report
 
 
 def roll_call_of(config: RunConfig) -> RollCall:

@@ -41,8 +41,7 @@ class Start(NamedTuple):
         strategy = with_settings(strategy, observers=observers)
         configs = self.train_config, self.evaluate_config
         result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs)
-        assert strategy.final_report is not None
-        return strategy.final_report, result.arrays
+        return result.report, result.arrays
 
 
 def with_settings(strategy: ClusteredFL, **settings: Any) -> ClusteredFL:

@@ -191,11 +191,10 @@ class ClusteredFL(Settings, Strategy):
             for server_round in run.rounds():
                 if self._play(run, server_round):
                     run.stop_after(server_round)
-            run.close()
+            report = run.close()
         finally:
             run.end()
-        assert run.final_report is not None  # it is closed
-        clustered = ClusteredResult.of(run.result, run.final_report, self.models)
+        clustered = ClusteredResult(**vars(run.result), models=self.models, report=report)
         if not self.observers:  # they show the clusters, each in its own way
             log(INFO, "%s", clustered)
         return clustered

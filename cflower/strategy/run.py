@@ -273,8 +273,8 @@ class Run:
             self.cfl = replace(self.cfl, metric=leading)
         return answers
 
-    def close(self) -> None:
-        """The personal step and the final evaluation, of all clients that are connected.
+    def close(self) -> FinalReport:
+        """The personal step, then the final evaluation, of all clients that are connected.
 
         `FederationError` for a run without usable replies.
         """
@@ -305,6 +305,7 @@ class Run:
         if metrics := self.messenger.mean(report.by_clusters, aggregation):
             self.result.evaluate_metrics_clientapp[self.num_rounds] = metrics
         self.final_report = report
+        return report
 
     def end(self) -> None:
         """End the run, once: the observers end, and what it has stays as it is."""
