@@ -173,7 +173,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names in ``class-names``; empty if it is."""
         names = self.class_names.split(",") if self.class_names else ()
         return tuple(name.strip() for name in names)
 

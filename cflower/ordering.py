@@ -24,7 +24,6 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in natural order."""
     return tuple(sorted(names, key=natural_order))
 
 

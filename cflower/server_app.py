@@ -227,6 +227,5 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
 
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
-    """The first model, sized to the clients' data."""
     model = build_model(config.model, kind.input_shape, kind.num_outputs, config.seed)
     return record_of(arrays_of(model))

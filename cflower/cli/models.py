@@ -194,7 +194,6 @@ def export(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """The lengths in a text such as "1,8,8"."""
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:

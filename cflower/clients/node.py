@@ -29,12 +29,10 @@ def config_of(context: Context) -> RunConfig:
 
 @lru_cache(maxsize=4)
 def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
-    """`RunConfig.read` of the items of a mapping."""
     return RunConfig.read(dict(items))
 
 
 def round_of(message: Message) -> int:
-    """The round a message belongs to."""
     server_round = records_in(message.content, ConfigRecord)["config"]["server-round"]
     assert isinstance(server_round, int)
     return server_round
@@ -57,7 +55,6 @@ def decides(message: Message) -> bool:
 
 
 def has_own_data(context: Context) -> bool:
-    """Whether this node brings its data, instead of being dealt a share."""
     return "data-path" in context.node_config
 
 
@@ -86,7 +83,6 @@ def data_of(
 
 
 def unreadable(error: Exception) -> str:
-    """The sentence about an error of a library that reads data."""
     return f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
 
 

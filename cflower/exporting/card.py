@@ -134,7 +134,6 @@ def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str
 
 
 def progress_of(record: RunRecord) -> str:
-    """The number of rounds, and whether the run has finished."""
     rounds = counted(record.rounds, "round")
     return f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
 

@@ -72,13 +72,11 @@ def is_sequence(layers: Sequence[nn.Module]) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether something is called when a module computes, forwards or backwards."""
     forwards = module._forward_hooks or module._forward_pre_hooks
     return bool(forwards or module._backward_hooks or module._backward_pre_hooks)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a plain sequence; else none."""
     return list(model) if type(model) is nn.Sequential else []
 
 

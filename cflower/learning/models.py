@@ -104,7 +104,6 @@ def empty_model(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """PyTorch's global generator from this seed; afterwards it is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield

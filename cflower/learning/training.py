@@ -161,7 +161,6 @@ def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the random numbers that a model draws itself, as Dropout does."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if device.type in ("cuda", "mps"):
             torch.manual_seed(seed)  # of all devices

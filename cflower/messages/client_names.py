@@ -211,5 +211,4 @@ def projects() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def warn_once(text: str, *words: str) -> None:
-    """Log a warning, each only once."""
     log(WARNING, text, *words)

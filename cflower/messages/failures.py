@@ -86,7 +86,6 @@ class ExchangeOutcome(NamedTuple):
         return [name for name, problem in missing.items() if problem.fault in faults]
 
     def mostly_failed(self, *faults: Fault) -> bool:
-        """Whether most clients failed for one of these faults."""
         return 2 * len(self.failed(*faults)) > self.num_asked
 
     @property
@@ -114,7 +113,6 @@ class Presence(NamedTuple):
     """The longest time for which it was away before, in rounds."""
 
     def next(self, *, connected: bool) -> "Presence":
-        """The presence one round later."""
         if connected:
             return Presence(self.connected + 1, 0, max(self.longest, self.away))
         return self._replace(away=self.away + 1)

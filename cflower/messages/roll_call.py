@@ -119,7 +119,6 @@ class RollCall:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Names of the clients that are connected, in natural order."""
         return in_order(self.nodes)
 
     @property
@@ -137,11 +136,9 @@ class RollCall:
 
     @property
     def _some_only(self) -> bool:
-        """Whether nodes are asked only when they are drawn."""
         return self.remote and self.share < 1
 
     def name_of(self, node_id: int) -> str:
-        """The client at a node; the node id itself for one that never answered."""
         known = self._states.get(node_id)
         return known.client if isinstance(known, Member) else str(node_id)
 

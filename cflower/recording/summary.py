@@ -154,7 +154,6 @@ def final_result(report: FinalReport) -> dict[str, Any]:
 
 
 def pooled_lines(report: FinalReport) -> dict[str, PooledLine]:
-    """The figures of all clients' examples together, by model."""
     lines = report.pooled.items()
     return {way: PooledLine.model_validate(one, from_attributes=True) for way, one in lines}
 

@@ -236,7 +236,6 @@ class Checkpoints:
 
 
 def digest_of(array: NDArray[Any]) -> str:
-    """Digest of an array's content, type and shape."""
     digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
     return digest.hexdigest()

@@ -190,7 +190,6 @@ class RunRecord:
 
     @property
     def criterion(self) -> dict[str, Any]:
-        """The criterion's ``name`` and its settings."""
         return dict(self.settings["criterion"])
 
     @property
@@ -241,7 +240,6 @@ class RunRecord:
 
     @property
     def scores(self) -> dict[str, Number | None]:
-        """The leading metric of every client."""
         name = self.metric.name
         return {client: line.figures.get(name) for client, line in self.summary.clients.items()}
 
@@ -254,7 +252,6 @@ class RunRecord:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """The number of each client in `client_names`."""
         return {name: i for i, name in enumerate(self.client_names)}
 
     def trained(self, client: str) -> bool:

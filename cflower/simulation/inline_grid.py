@@ -79,7 +79,6 @@ class InlineGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes, always."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -149,7 +148,6 @@ class InlineGrid(Grid):
 
 
 def size_of(message: Message) -> int:
-    """Bytes of the arrays in a message."""
     if message.has_error():
         return 0
     models = records_in(message.content, ArrayRecord).values()
@@ -157,7 +155,6 @@ def size_of(message: Message) -> int:
 
 
 def own(record: Any) -> Any:
-    """A copy of a record."""
     return copy_of(record) if isinstance(record, ArrayRecord) else type(record)(dict(record))
 
 

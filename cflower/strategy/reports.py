@@ -132,7 +132,6 @@ class ClientResult:
 
     @property
     def leaf(self) -> ClientMetrics:
-        """Its cluster's model."""
         return self.levels[self.cluster]
 
     @property
@@ -190,7 +189,6 @@ class FinalReport:
 
     @property
     def served(self) -> dict[str, ClientMetrics]:
-        """Each client's metrics under the model that serves it."""
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
     @property

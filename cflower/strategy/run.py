@@ -337,7 +337,6 @@ class Run:
 
     @property
     def quorum(self) -> Quorum:
-        """When a round may end although replies are missing."""
         return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
