@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import cflower
-from cflower.cli.apps import CLIENTS, is_own, runnable
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, runnable
 from cflower.cli.log_lines import plain_log
 from cflower.settings import key_of, require
 
@@ -20,25 +20,16 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    app: Annotated[
-        Path | None, typer.Argument(metavar="[APP]", help="A Flower app's folder.")
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--run-config", help='TOML file or "key=value ...".'),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(min=1, help=f"Default: min-available-nodes, or {CLIENTS}.")
-    ] = None,
+    app: App = None,
+    config: RunConfigs = None,
+    clients: Clients = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for run folders; default: output-dir.")
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also train conventional FL and each client alone.")
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Run a Flower app on this machine: no Ray, no SuperLink.
 
@@ -124,7 +115,6 @@ def name_of(folder: Path) -> str:
 
 
 def how_to_resume(context: "Context", clients: int | None) -> str:
-    """The message after Ctrl-C."""
     folder = folder_of(context)
     if folder is None:
         return "Interrupted before there was anything to resume."
