@@ -6,13 +6,13 @@ functions are therefore looked up in the app, which the ServerApp's bundle (FAB)
 
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from itertools import takewhile
 from logging import WARNING
 from pathlib import Path
 from sysconfig import get_path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,6 +22,9 @@ from flwr.supercore import log
 
 from cflower.messages.flower import answer_query, functions_of, load_app, mods_of
 from cflower.ordering import line
+
+if TYPE_CHECKING:
+    from cflower.algorithm.state import Task
 
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
@@ -36,6 +39,23 @@ EVALUATE_PATH = "evaluate.way"
 MetricRecord for each of them, for the best one, and for the average of their predictions."""
 ADAPT_MESSAGE = "train.adapt"
 """The message for a whole personal step: the leaf's model, the number of trainings and each κ."""
+
+
+class TaskKind(NamedTuple):
+    """What the algorithm's task is as a message with one model."""
+
+    message_type: str
+    trains: bool
+    """Whether the client trains, and replies with its model; else it replies with metrics only."""
+    older: str = ""
+    """The beginning of its records' names in Flower's API before its messages (`older_api`)."""
+
+
+TASKS: "Mapping[Task, TaskKind]" = {
+    "train": TaskKind("train", trains=True, older="fit"),
+    "evaluate": TaskKind("evaluate", trains=False, older="evaluate"),
+    "adapt": TaskKind(ADAPT_MESSAGE, trains=True),
+}
 ADAPTS = "adapts"
 """The fact that a client has a function for `ADAPT_MESSAGE`."""
 PART = "part"

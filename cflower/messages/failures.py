@@ -15,6 +15,7 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
+from cflower.messages.client_names import TASKS
 from cflower.messages.grouped_log import GroupedLog, in_words
 from cflower.ordering import counted, in_order, listed, only, without
 
@@ -181,7 +182,7 @@ class FailureRecord:
         trainings, evaluations = Counter(self.trainings), Counter(self.evaluations)
         for ask in asks:
             trainings[ask.client] += ask.trainings
-            evaluations[ask.client] += ask.task == "evaluate"
+            evaluations[ask.client] += not TASKS[ask.task].trains
         return replace(self, trainings=dict(+trainings), evaluations=dict(+evaluations))
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":

@@ -12,7 +12,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights, norm
-from cflower.messages.client_names import is_name
+from cflower.messages.client_names import TASKS, is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
@@ -50,7 +50,7 @@ def read_reply(
     not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
-    if ask.task == "evaluate":
+    if not TASKS[ask.task].trains:
         return Reply(ask, num_examples, metrics)
     assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)

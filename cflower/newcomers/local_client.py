@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.state import REPORT, Ask, Reply, Role
+from cflower.algorithm.state import REPORT, Ask, Reply, Role, Task
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, PART, app_has
+from cflower.messages.client_names import EVALUATE, PART, TASKS, app_has
 from cflower.messages.failures import BadReplyError
 from cflower.messages.flower import has_client_fn, identify
 from cflower.messages.local_arrays import lacking
@@ -56,7 +56,7 @@ class LocalClient:
             local = lacking(message, layout) or frozenset()  # as in the run: they stay on it
             return read_reply(message, ask, cluster.model, layout, projection, weighted_by, local)
 
-        reply = self._ask(MessageType.TRAIN, cluster, read)
+        reply = self._ask("train", cluster, read)
         self.num_train = reply.num_examples
         assert reply.kept is not None
         return projection.seen(reply.kept)
@@ -65,27 +65,29 @@ class LocalClient:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
         if not app_has(self.app, EVALUATE, if_unknown=True):
             return {}
-        measured = self._ask(MessageType.EVALUATE, cluster, read_metrics)
+        measured = self._ask("evaluate", cluster, read_metrics)
         metrics, self.num_held_out = plausible([measured])[0]
         return metrics
 
-    def _ask(self, kind: str, cluster: Cluster, read: Callable[[Message, str], Content]) -> Content:
+    def _ask(
+        self, task: Task, cluster: Cluster, read: Callable[[Message, str], Content]
+    ) -> Content:
         """The reply to a message as `ClusteredFL` sends it."""
         identify(NODE_ID, NODE_ID)
         settings, run_config = self.run.settings, dict(self.run.config)
         weighted_by = settings["weighted-by-key"]
         about = {"server-round": cluster.split_round or 0, "cluster": cluster.name, PART: REPORT}
-        config = ConfigRecord(settings.get(f"{kind}-config", {}) | about)
+        config = ConfigRecord(settings.get(f"{task}-config", {}) | about)
         arrays = self.run.layout.record(cluster.model)
         content = RecordDict(
             {settings["arrayrecord-key"]: arrays, settings["configrecord-key"]: config}
         )
         older = has_client_fn(self.app)
         if older:
-            content = instructions(kind, content)
+            content = instructions(task, content)
         context = Context(NODE_ID, NODE_ID, dict(self.node_config), RecordDict(), run_config)
         try:
-            reply = self.app(Message(content, NODE_ID, kind), context)
+            reply = self.app(Message(content, NODE_ID, TASKS[task].message_type), context)
             if older:
                 reply.content = as_records(reply.content, self.run.layout, weighted_by)
             return read(reply, weighted_by)
@@ -96,6 +98,6 @@ class LocalClient:
             if not self.node_config:
                 problem += ". Its app may need a node config: --node-config"
         raise FederationError(
-            f"The newcomer's reply to the {kind} message with the model of cluster {cluster.name} "
+            f"The newcomer's reply to the {task} message with the model of cluster {cluster.name} "
             f"{problem}."
         )

@@ -16,7 +16,7 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
-from cflower.messages.client_names import PART, app_of, mods_of_training
+from cflower.messages.client_names import PART, TASKS, app_of, mods_of_training
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
@@ -263,7 +263,7 @@ class Run:
 
     def _answers(self, task: Task, asks: Sequence[Ask]) -> list[Reply]:
         """The replies to asks of one task. The metric that leads those to evaluations decides."""
-        trains = task != "evaluate"
+        trains = TASKS[task].trains
         config = self.call.train_config if trains else self.call.evaluate_config
         replies = self.messenger.exchange(self.messages(asks, config))
         answers = self.messenger.answers(replies, self.cfl.projection)
@@ -341,7 +341,9 @@ class Run:
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
         """A message for each ask, with its one model."""
-        return self.messenger.plain_messages(asks, self.state, config)
+        key, state = self.messenger.arrays_key, self.state
+        models = {ask: {key: state.model_of(ask)} for ask in asks}
+        return self.messenger.messages(models, config, state.settings_of)
 
     def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
         rng = generator(self.settings.seed, task, server_round)
