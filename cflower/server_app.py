@@ -76,7 +76,7 @@ def run(
     roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    model, about = agree(grid, roll_call, config, recorder)
+    model, about = agree_on_model(grid, roll_call, config, recorder)
     recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
     train(strategy, grid, model, config, about)
     if recorder.problem:
@@ -110,7 +110,7 @@ def roll_call_of(config: RunConfig) -> RollCall:
     return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 
-def agree(
+def agree_on_model(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
 ) -> tuple[ArrayRecord, ConfigRecord]:
     """Wait for clients whose data fit one model; that model, and what each message has to say.

@@ -75,7 +75,7 @@ def simulate_own(
             print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
-            name = name_of(folder)
+            name = shown_name(folder)
             print_while_read(f"Next: cflower report {name} --open (or explain, export, assign)")
 
     run.simulate(server)
@@ -106,7 +106,7 @@ def folder_of(context: "Context") -> Path | None:
     return next((path.parent for path in configs), None)
 
 
-def name_of(folder: Path) -> str:
+def shown_name(folder: Path) -> str:
     """A run's id, or its path if it is not in the default folder of runs."""
     from cflower.config import RunConfig
 
@@ -121,7 +121,7 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
     number = "" if clients is None else f"--clients {clients} "
     return (
         "Interrupted. Every finished round is kept; to go on: "
-        f"cflower simulate {number}-c \"resume='{name_of(folder)}'\""
+        f"cflower simulate {number}-c \"resume='{shown_name(folder)}'\""
     )
 
 

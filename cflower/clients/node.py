@@ -38,7 +38,7 @@ def round_of(message: Message) -> int:
     return server_round
 
 
-def preparation_of(message: Message) -> str:
+def preparation_in(message: Message) -> str:
     """How to prepare the columns of a table, as JSON; empty if the data are no table."""
     config = message.content.get("config")
     return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
@@ -68,7 +68,7 @@ def data_of(
     settings = config.part(DataSettings)
     server_round = 0
     if message is not None:
-        server_round, preparation = round_of(message), preparation_of(message)
+        server_round, preparation = round_of(message), preparation_in(message)
     if not has_own_data(context):
         partition, num_partitions = partition_of(context)
         group = group_at(settings.drift, partition, server_round)

@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript")}  # packages, by format
 
 
-def check_format(name: str) -> None:
+def check_file_format(name: str) -> None:
     """Refuse a format that is unknown or needs packages that are not installed."""
     check_choice("format", name, FORMATS)
     missing = [package for package in NEEDED.get(name, ()) if find_spec(package) is None]
@@ -70,10 +70,10 @@ def write_model(
         ) from None
     for size in (1, 3):
         inputs = torch.rand(size, *input_shape, generator=torch.Generator().manual_seed(size))
-        check_same(model, inputs, logits_of(path, inputs))
+        check_same(model, inputs, onnx_logits(path, inputs))
 
 
-def logits_of(path: Path, inputs: Tensor) -> NDArray[Any]:
+def onnx_logits(path: Path, inputs: Tensor) -> NDArray[Any]:
     """Logits of an ONNX file for these inputs, shape (batch, num_classes)."""
     import onnxruntime
 

@@ -102,7 +102,7 @@ def brier_score(model: nn.Module, examples: Examples) -> float:
     return float((chances - right).square().sum(dim=1).mean())
 
 
-def counted(model: nn.Module, examples: Examples) -> Counts:
+def counts_on(model: nn.Module, examples: Examples) -> Counts:
     """What `cflower.pooled` adds up over clients; nothing of sequences and of numbers."""
     if examples.labels.ndim > 1 or not examples.class_names:
         return {}

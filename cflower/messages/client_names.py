@@ -71,7 +71,7 @@ BEST_CLUSTER = "best-cluster"
 COMMITMENT = "permutation"
 """The fact with a commitment to the client's seed; clients without it do not permute weights."""
 LONGEST_NAME = 200
-UNKNOWN = object()
+UNKNOWN_APP = object()
 """In place of a ClientApp that cannot be imported on this machine."""
 NOT_IMPORTED = (
     "The ClientApp %s cannot be imported here (%s). So it is not known whether it names its "
@@ -152,7 +152,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
 def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
     """Whether a ClientApp has a function for messages of this type."""
-    if not (app is None or app is UNKNOWN or isinstance(app, ClientApp)):
+    if not (app is None or app is UNKNOWN_APP or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
     functions = functions_of(app)
     return message_type in functions if functions else if_unknown
@@ -166,7 +166,7 @@ def adds_noise(grid: Grid) -> bool:
     nothing.
     """
     app = app_of(grid)
-    if app is UNKNOWN:
+    if app is UNKNOWN_APP:
         return True
     for mod in mods_of_training(app):
         if not is_harmless(mod):
@@ -212,7 +212,7 @@ def bundled_client_app() -> Any:
             return load_app(reference, ImportError, folder)
         except Exception as error:  # a server may lack what a client needs, such as its framework
             warn_once(NOT_IMPORTED, reference, line(error))
-            return UNKNOWN
+            return UNKNOWN_APP
     return None
 
 

@@ -16,7 +16,7 @@ from flwr.supercore import log
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
 from cflower.messages.client_names import TASKS
-from cflower.messages.grouped_log import GroupedLog, in_words
+from cflower.messages.grouped_log import GroupedLog, naming
 from cflower.ordering import counted, in_order, listed, only, without
 
 PATIENCE = 3
@@ -278,7 +278,7 @@ class FailureRecord:
         for name, problem in outcome.problems.items():
             clients[problem.text].append(name)
         if clients:
-            return "; ".join(f"the reply of {in_words(of)} {text}" for text, of in clients.items())
+            return "; ".join(f"the reply of {naming(of)} {text}" for text, of in clients.items())
         if self.excluded:
             return f"excluded are {listed(in_order(self.excluded))}"
         return "no client was sent a message"

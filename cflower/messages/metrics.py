@@ -47,7 +47,7 @@ class ClientMetrics(NamedTuple):
         return {key: float(value) for key, value in scalars.items()}
 
 
-class LeadingMetric:
+class Leader:
     """The metric that leads: the ``asked`` one, or one that clients send in its place."""
 
     def __init__(self, asked: Metric) -> None:

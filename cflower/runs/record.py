@@ -23,7 +23,7 @@ from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
-from cflower.messages.own_models import model_of
+from cflower.messages.own_models import restored
 from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
@@ -182,7 +182,7 @@ class RunRecord:
             arrays = load(read_file(file_in(self.path, file), MOST_HEADER + 2 * self.model_bytes))
             if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
                 return self.layout.weights(record_of(arrays))
-            return model_of(self.layout, arrays, self.tree.clusters[leaf].model)
+            return restored(self.layout, arrays, self.tree.clusters[leaf].model)
 
     @cached_property
     def metric(self) -> Metric:

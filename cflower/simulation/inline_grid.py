@@ -88,7 +88,7 @@ class InlineGrid(Grid):
             message_id = give_id(message)
             if message.metadata.dst_node_id in self._contexts:
                 self._pending[message_id] = message
-                self.num_bytes += size_of(message)
+                self.num_bytes += bytes_of_arrays(message)
                 ids.append(message_id)
         return ids
 
@@ -102,7 +102,7 @@ class InlineGrid(Grid):
                 reply, failure = self.run_client(message, context)
                 if message.metadata.message_type != ROLL_CALL or self._knows_roll_call:
                     self._print(failure, context)
-                self.num_bytes += size_of(reply)
+                self.num_bytes += bytes_of_arrays(reply)
                 return [reply]
         return []
 
@@ -147,7 +147,7 @@ class InlineGrid(Grid):
         return answered(self.client_app, message, context)
 
 
-def size_of(message: Message) -> int:
+def bytes_of_arrays(message: Message) -> int:
     if message.has_error():
         return 0
     models = records_in(message.content, ArrayRecord).values()

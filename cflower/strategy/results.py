@@ -118,7 +118,7 @@ class ClusteredResult(Result):
 
     def _figures(self, cluster: str) -> str:
         """The figures of a cluster's model, of how many clients, and those as they are served."""
-        own, served = (in_words(m[cluster]) for m in (self.cluster_metrics, self.served_metrics))
+        own, served = (as_figures(m[cluster]) for m in (self.cluster_metrics, self.served_metrics))
         known, members = self.evaluated[cluster], len(self.clusters[cluster])
         some = f" (of {known} of them)" if 0 < known < members else ""
         return own + some + (f"; as they are served: {served}" if served != own else "")
@@ -137,7 +137,7 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
     return DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
+def served_model(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
     """The model that serves a client: its own by a personal step, else that of its leaf."""
     own = state.personal_models.get(client)
     return layout.record(own or state.tree.leaf_of(client).model)
@@ -161,7 +161,7 @@ def central_mean(
     return mean
 
 
-def in_words(metrics: Mapping[str, Any]) -> str:
+def as_figures(metrics: Mapping[str, Any]) -> str:
     """The metrics that are one number, each with its name."""
     scalars = ClientMetrics(dict(metrics.items()), 0).scalars
     return ", ".join(f"{key} {value:.4g}" for key, value in scalars.items())

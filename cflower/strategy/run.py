@@ -22,8 +22,8 @@ from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
-from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
-from cflower.messages.own_models import rounded
+from cflower.messages.metrics import ClientMetrics, Leader, Metrics
+from cflower.messages.own_models import as_kept
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
 from cflower.robust.robust_mean import RobustMean
@@ -97,7 +97,7 @@ class Run:
         self.plain_settings = settings.as_plain() | {"projection-dim": length}
         first = self._first_model()
         self.cfl = self.conditions.algorithm(length, call.num_rounds)
-        self.leading = LeadingMetric(settings.leading)
+        self.leading = Leader(settings.leading)
         self.observers = Observers(settings.observers)
         try:
             before = self._resumed(clients)
@@ -286,7 +286,7 @@ class Run:
             self.state = replace(self.state, pending=step)
             log_alone(step)
             self.settle(self.num_rounds, step.asks)
-            self.state = rounded(self.state, self.layout)
+            self.state = as_kept(self.state, self.layout)
             log_steps(self.state.personal)
         evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None

@@ -149,14 +149,14 @@ def simulated(config: Keys, presence: Presence, clients: int = CLIENTS) -> dict[
     """As `cflower.server_app.run`, with clients that come and go; the summary."""
     from cflower import Recorder, simulate
     from cflower.client_app import app
-    from cflower.server_app import agree, roll_call_of, strategy_of, train
+    from cflower.server_app import agree_on_model, roll_call_of, strategy_of, train
 
     def serve(grid: Grid, context: Context) -> dict[str, Any]:
         settings = RunConfig.read(context.run_config)
         recorder = Recorder(settings.output_path, settings.as_keys(), say=lambda text: None)
         roll_call = roll_call_of(settings)
         strategy = strategy_of(settings, None, roll_call, [recorder, presence])
-        model, about = agree(grid, roll_call, settings, recorder)
+        model, about = agree_on_model(grid, roll_call, settings, recorder)
         train(strategy, grid, model, settings, about)
         return recorder.summary
 
