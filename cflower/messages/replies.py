@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Set
-from typing import TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -12,13 +11,12 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights, norm
+from cflower.messages.arrays import RecordKind
 from cflower.messages.client_names import TASKS, is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import line
-
-Record = TypeVar("Record", ArrayRecord, MetricRecord)
 
 MOST_METRICS = 1000
 MOST_METRIC_NUMBERS = 10_000
@@ -101,7 +99,7 @@ def content_of(message: Message) -> RecordDict:
     return message.content
 
 
-def the_one(kind: type[Record], content: RecordDict) -> Record:
+def the_one(kind: type[RecordKind], content: RecordDict) -> RecordKind:
     """The one record of this kind; `BadReplyError` for none or several."""
     records = [record for record in content.values() if isinstance(record, kind)]
     if len(records) != 1:
