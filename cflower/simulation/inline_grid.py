@@ -29,9 +29,9 @@ class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
     The ClientApp may be any function from a message and a context to the reply. ``run_config`` is
-    in every client's context. A ClientApp with a method ``look_ahead`` gets the messages that come
-    next with their contexts before the first of them, up to `SEEN_AHEAD` of one type, and may
-    compute for several at once.
+    in every client's context, ``node_config`` in place of its number. A ClientApp with a method
+    ``look_ahead`` gets the messages that come next with their contexts before the first of them, up
+    to `SEEN_AHEAD` of one type, and may compute for several at once.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class InlineGrid(Grid):
         num_nodes: int,
         run_config: Mapping[str, Any],
         run_id: int = 1,
+        node_config: Mapping[str, Any] | None = None,
     ) -> None:
         identify(run_id, SERVER_NODE_ID)
         self.client_app, self._run = client_app, Run.create_empty(run_id)
@@ -47,6 +48,7 @@ class InlineGrid(Grid):
         for i in range(num_nodes):
             place: dict[str, Any] = {"partition-id": i, "num-partitions": num_nodes}
             node = FIRST_NODE_ID + i
+            place = place if node_config is None else dict(node_config)
             self._contexts[node] = Context(run_id, node, place, RecordDict(), dict(run_config))
         self.num_bytes = 0
         """Bytes of the arrays that were sent, by server and clients."""
@@ -122,7 +124,8 @@ class InlineGrid(Grid):
         places = traceback.extract_tb(failure.__traceback__)[-1:]
         if not self._printed.issuperset(map(str, places)):
             self._printed.update(map(str, places))
-            print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
+            name = context.node_config.get("partition-id", context.node_id)
+            print(f"Client {name} failed:", file=sys.stderr)
             traceback.print_exception(failure)
 
     def send_and_receive(
