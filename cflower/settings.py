@@ -50,6 +50,12 @@ def choice(default: str, options: tuple[str, ...], *, own_code: bool = False) ->
     return field(default=default, metadata={"options": options, "own_code": own_code})
 
 
+def same(settings: "type[DataclassInstance]", name: str) -> Any:
+    """A key with the default and the values of a field of these settings."""
+    (spec,) = (spec for spec in fields(settings) if spec.name == name)
+    return field(default=spec.default, metadata=spec.metadata)
+
+
 def key_of(spec: "dataclasses.Field[Any]") -> str:
     """The run-config key of a field.
 
