@@ -140,7 +140,7 @@ class FailureRecord:
     """Rounds in a row, up to now, without a usable reply."""
     failing_streak: int = 0
     """Rounds in a row, up to now, in which most replies failed."""
-    unanswered: Mapping[str, int] = field(default_factory=dict)
+    silent_in_a_row: Mapping[str, int] = field(default_factory=dict)
     """Messages in a row to train that a client did not answer in time."""
     trainings: Mapping[str, int] = field(default_factory=dict)
     """How often each client was asked to train; each time may cost it privacy."""
@@ -154,7 +154,7 @@ class FailureRecord:
     @property
     def silent(self) -> tuple[str, ...]:
         """Clients for which no round waits; they count again once they answer."""
-        return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
+        return tuple(name for name, rounds in self.silent_in_a_row.items() if rounds >= PATIENCE)
 
     @property
     def gone(self) -> tuple[str, ...]:
@@ -201,8 +201,8 @@ class FailureRecord:
         """
         failed = outcome.failed(Fault.CLIENT)
         in_a_row = Counter(without(self.in_a_row, outcome.responded)) + Counter(failed)
-        before = without(self.unanswered, {*outcome.responded, *failed})
-        unanswered = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
+        before = without(self.silent_in_a_row, {*outcome.responded, *failed})
+        silent_in_a_row = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
         waiting = {name: self.waiting.get(name, 1) - 1 for name in self.excluded}
         waiting = {name: rounds for name, rounds in waiting.items() if rounds > 0}
         excluded = only(self.excluded, waiting)
@@ -228,7 +228,7 @@ class FailureRecord:
             rounds_with_replies=rounds,
             silent_streak=empty,
             failing_streak=failing,
-            unanswered=unanswered,
+            silent_in_a_row=silent_in_a_row,
             pauses=dict(pauses),
             waiting=waiting,
         )

@@ -97,8 +97,8 @@ class ClientMessenger:
         self.waiting = Waiting(free=self.timeout)
 
     @property
-    def busy(self) -> dict[str, int]:
-        """The clients that still owe a reply, and to which round."""
+    def rounds_outstanding(self) -> dict[str, int]:
+        """The clients with an outstanding reply to an earlier round, and that round."""
         return {sent.ask.client: sent.ask.server_round for sent in self.outstanding.values()}
 
     @property
@@ -108,13 +108,13 @@ class ClientMessenger:
 
     @property
     def absent(self) -> set[str]:
-        """The clients for which no decision waits, hurried ones as long as they owe a reply."""
-        return self.failures.absent | (self.waiting.hurried & self.busy.keys())
+        """The clients for which no decision waits, hurried ones while a reply is outstanding."""
+        return self.failures.absent | (self.waiting.hurried & self.rounds_outstanding.keys())
 
     @property
     def free(self) -> set[str]:
-        """The present clients that do not owe a reply to an earlier round."""
-        return set(self.present) - self.busy.keys()
+        """The present clients without an outstanding reply to an earlier round."""
+        return set(self.present) - self.rounds_outstanding.keys()
 
     def messages(
         self,
@@ -168,10 +168,10 @@ class ClientMessenger:
         yield from exchange
         if remote:  # simulated clients wait for cores
             self._charge(exchange.seconds)
-        unanswered = only(before | self._by_id, exchange.unanswered)
+        left = only(before | self._by_id, exchange.outstanding if exchange.closed else ())
         if late:
-            self.outstanding, unanswered = unanswered, {}
-        closed = [sent.node for sent in unanswered.values()]
+            self.outstanding, left = left, {}
+        closed = [sent.node for sent in left.values()]
         for nodes, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),

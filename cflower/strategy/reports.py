@@ -84,7 +84,7 @@ class RoundReport:
 
         `FederationError` if the run must stop.
         """
-        busy, before = messenger.busy, messenger.failures
+        outstanding, before = messenger.rounds_outstanding, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
         self.measured.update(messenger.plausible(self.measured))
         after = before.trained(outcome, exclude_after, len(messenger.present))
@@ -95,9 +95,9 @@ class RoundReport:
         if self.late:
             late = listed([f"{client} (round {asked})" for client, asked in self.late.items()])
             log(INFO, "Late replies that count now: %s.", late)
-        if busy:
-            owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
-            log(INFO, "The round is closed without %s: their replies may still come.", owed)
+        if outstanding:
+            left = listed([f"{client} (round {asked})" for client, asked in outstanding.items()])
+            log(INFO, "The round is closed without %s: their replies may still come.", left)
         simulated = messenger.roll_call.simulated
         if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
             raise FederationError(stop)
