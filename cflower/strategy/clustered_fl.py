@@ -143,7 +143,7 @@ class ClusteredFL(Settings, Strategy):
             raise FederationError(f"No client is {client!r}: {listed(self.tree.clients, 5)} are.")
         return self.tree.leaf_of(client).name
 
-    def served_model(self, client: str) -> ArrayRecord:
+    def model_of(self, client: str) -> ArrayRecord:
         """The model that serves a client: its own by a personal step, else its cluster's."""
         self.cluster_of(client)
         return served_model(self.state, client, self.layout)
