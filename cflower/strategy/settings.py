@@ -81,7 +81,7 @@ class Settings:
     moving: bool | None = None
     personal: bool | None = None
     selection: Selection = choice("leaf", SELECTIONS)
-    seed: int = number(0, least=0, below=2**63)
+    seed: int = number(0, least=0)
     metric: str = "accuracy"
     higher_is_better: bool | None = None
     observers: Sequence[Observer] = ()
