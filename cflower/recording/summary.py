@@ -145,17 +145,15 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
-        "pooled": pooled_lines(report),
+        "pooled": {
+            way: PooledLine.model_validate(one, from_attributes=True)
+            for way, one in report.pooled.items()
+        },
         "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,
     }
-
-
-def pooled_lines(report: FinalReport) -> dict[str, PooledLine]:
-    lines = report.pooled.items()
-    return {way: PooledLine.model_validate(one, from_attributes=True) for way, one in lines}
 
 
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:

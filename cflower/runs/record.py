@@ -17,7 +17,7 @@ from safetensors.numpy import load
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -167,11 +167,9 @@ class RunRecord:
             fit = all(np.isfinite(edge).all() and edge.shape == shape for _, edge in edges)
             if not fit or not names.isprintable():
                 raise ValueError(f"the updates do not fit {File.CONFIG}")
-            sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
+            as_sent = self.layout.as_sent
+            sent = {one.name: replace(one, model=as_sent(one.model)) for one in clusters}
         return ParameterTree(sent, tree.unassigned)
-
-    def _as_sent(self, cluster: Cluster) -> Cluster:
-        return replace(cluster, model=self.layout.as_sent(cluster.model))
 
     def _refuse(self, problem: str) -> None:
         raise RunFolderError(f"{problem} Copy the whole run folder again.")

@@ -102,16 +102,13 @@ class InlineGrid(Grid):
                 message = self._pending.pop(message_id)
                 context = self._contexts[message.metadata.dst_node_id]
                 reply, failure = self.run_client(message, context)
-                if message.metadata.message_type != ROLL_CALL or self._knows_roll_call:
+                # A plain function in place of a ClientApp gets the roll call without knowing it.
+                knows = isinstance(self.client_app, ClientApp)
+                if message.metadata.message_type != ROLL_CALL or knows:
                     self._print(failure, context)
                 self.num_bytes += bytes_of_arrays(reply)
                 return [reply]
         return []
-
-    @property
-    def _knows_roll_call(self) -> bool:
-        """A plain function in place of a ClientApp gets the roll call without knowing it."""
-        return isinstance(self.client_app, ClientApp)
 
     def _print(self, failure: Failure | None, context: Context) -> None:
         """The traceback of a client's error, once for each place in the code.
