@@ -1,6 +1,6 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any
@@ -54,18 +54,17 @@ class RoundReport:
     lowered: dict[str, float] = field(default_factory=dict)
     """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
 
-    def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
-        """The replies to training, each noted with its metrics as it passes."""
-        for reply in replies:
-            client, cluster, role, asked, *_ = reply.ask
-            if role is Role.OWN or client in self.trained.unassigned:
-                self.measured[client] = ClientMetrics.of(reply)
-                self.trained_on[client] = cluster
-                if reply.counts < 1:
-                    self.lowered[client] = reply.counts
-                if reply.origin is not None:
-                    self.late[client] = asked
-            yield reply
+    def noted(self, reply: Reply) -> Reply:
+        """A reply to training, once its metrics are noted."""
+        client, cluster, role, asked, *_ = reply.ask
+        if role is Role.OWN or client in self.trained.unassigned:
+            self.measured[client] = ClientMetrics.of(reply)
+            self.trained_on[client] = cluster
+            if reply.counts < 1:
+                self.lowered[client] = reply.counts
+            if reply.origin is not None:
+                self.late[client] = asked
+        return reply
 
     def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Add the clients' metrics from the evaluation of this round."""

@@ -203,12 +203,12 @@ class Run:
         bounds = RobustMean(
             before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
         )
-        usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
+        # One after the other, so that a large federation's replies need not all be in memory: each
+        # is read, bounded and noted as the algorithm takes it.
+        usable = messenger.trainings(replies, cfl, before, server_round)
+        noted = map(report.noted, bounds.bounded(usable))
         last = server_round == self.num_rounds
-        # The report and the messenger note the replies as the algorithm takes them.
-        self.state, decisions, self._asks = cfl.heard(
-            before, report.noted(usable), server_round, last=last
-        )
+        self.state, decisions, self._asks = cfl.heard(before, noted, server_round, last=last)
         self.report, self._aggregated = replace(report, decisions=decisions), server_round
         self.weight_log.lowered(report.lowered, report.measured, settings.max_influence)
         self.wrapper.warn_not_clipped(self.state, server_round)
