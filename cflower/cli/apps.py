@@ -65,10 +65,8 @@ def silent(text: str) -> None:
     """Print nothing."""
 
 
-def is_own(app: Path | None) -> bool:
-    """Whether this is cflower's own app: also without a folder."""
-    if app is None:
-        return True
+def is_own(app: Path) -> bool:
+    """Whether this is the folder of cflower's own app."""
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
     return AppFolder.read(app).components["serverapp"] == OWN

@@ -41,7 +41,7 @@ def simulate(
     from cflower.config import read_overrides
 
     given = read_overrides(config or [])
-    if is_own(app):
+    if app is None or is_own(app):
         if baselines:
             given["baselines"] = True
         if out is not None:
@@ -49,7 +49,6 @@ def simulate(
         plain_log(progress_only=True)
         return simulate_own(app, given, clients, workers)
     plain_log()
-    assert app is not None
     for option, value in (("--out", out), ("--baselines", baselines)):
         require(
             not value,

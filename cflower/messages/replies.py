@@ -74,8 +74,8 @@ def too_late(tree: ParameterTree, reply: Reply) -> str:
         return f"the client trains the model of {here.name} now, not that of {name}"
     if here.is_leaf and here.born >= asked:
         return f"cluster {name} was split and joined again"
-    assert reply.origin is not None
-    if not here.is_leaf and norm(reply.origin.trained - here.model.trained) > reply.norm:
+    sent = reply.origin
+    if sent and not here.is_leaf and norm(sent.trained - here.model.trained) > reply.norm:
         return f"the model of {name} had moved on before it was split"
     return ""
 
