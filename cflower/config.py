@@ -42,11 +42,6 @@ METRICS = ("accuracy", "f1", "auc", "loss", "perplexity", *REGRESSION_METRICS)
 """What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
-WITHOUT_EFFECT = frozenset(
-    {"output-dir", "resume", "baselines", "run-name", "checkpoint-interval", "tracker"}
-    | {"clients-together"}
-)
-"""Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 

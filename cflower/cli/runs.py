@@ -195,7 +195,8 @@ def compare(
 
     Example: `cflower compare 20261126-09 20261126-10`
     """
-    from cflower.config import DATA_KEYS, WITHOUT_EFFECT
+    from cflower.config import DATA_KEYS
+    from cflower.recording.resume import WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
     from cflower.runs.record import RunRecord
 
