@@ -33,7 +33,7 @@ from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
 from cflower.learning.training import (
     brier_score,
-    counted,
+    counts_on,
     evaluate,
     perplexity_of,
     predict,
@@ -137,7 +137,7 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = node.config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    data = node.data_of(config, context, preparation=node.preparation_of(message))
+    data = node.data_of(config, context, preparation=node.preparation_in(message))
     agreed = agreed_model(config, *data.train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
@@ -210,7 +210,7 @@ def evaluate_round(message: Message, context: Context) -> Message:
     if node.decides(message):
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))
     else:
-        metrics = MetricRecord({**evaluate(model, examples), **counted(model, examples)})
+        metrics = MetricRecord({**evaluate(model, examples), **counts_on(model, examples)})
     metrics["num-examples"] = len(examples)
     content = RecordDict({"metrics": metrics})
     content[FACTS] = ConfigRecord(facts_at_end(data))

@@ -9,16 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
-from cflower.algorithm.bipartition import LINKAGES, Linkage
+from cflower.algorithm.bipartition import Linkage
+from cflower.algorithm.constants import MOST
 from cflower.algorithm.norm_criterion import NormCriterion
-from cflower.algorithm.optimizers import SERVER_OPTIMIZERS
+from cflower.algorithm.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from cflower.algorithm.round import WEIGHTINGS, Weighting
 from cflower.algorithm.tree import SELECTIONS, Selection
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError
 from cflower.learning.settings import TrainingSettings
 from cflower.own_code import names_own_code
-from cflower.settings import adapted, check_influence, choice, did_you_mean, key_of, number, require
+from cflower.settings import (
+    adapted,
+    check_influence,
+    choice,
+    did_you_mean,
+    key_of,
+    number,
+    require,
+    same,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,11 +42,6 @@ METRICS = ("accuracy", "f1", "auc", "loss", "perplexity", *REGRESSION_METRICS)
 """What the app's own clients measure, perplexity of texts only."""
 DATA_KEYS = frozenset(key_of(spec) for spec in fields(DataSettings))
 """With another value of one of these, clients have other examples."""
-WITHOUT_EFFECT = frozenset(
-    {"output-dir", "resume", "baselines", "run-name", "checkpoint-interval", "tracker"}
-    | {"clients-together"}
-)
-"""Keys that have no effect on the clusters."""
 Part = TypeVar("Part", bound="DataclassInstance")
 
 
@@ -63,22 +68,22 @@ class RunConfig(TrainingSettings, DataSettings):
     device: str = "auto"
 
     split_criterion: str = choice("auto", CRITERIA, own_code=True)
-    eps1: float = number(NormCriterion.eps1, above=0)
-    eps2: float = number(NormCriterion.eps2, above=0)
-    gamma_max: float = number(NormCriterion.gamma_max, least=0, below=1)
-    linkage: Linkage = choice(NormCriterion.linkage, LINKAGES)
-    min_cluster_size: int = number(NormCriterion.min_cluster_size, least=1)
-    heard_share: float = number(NormCriterion.heard_share, above=0, most=1)
+    eps1: float = same(NormCriterion, "eps1")
+    eps2: float = same(NormCriterion, "eps2")
+    gamma_max: float = same(NormCriterion, "gamma_max")
+    linkage: Linkage = same(NormCriterion, "linkage")
+    min_cluster_size: int = same(NormCriterion, "min_cluster_size")
+    heard_share: float = same(NormCriterion, "heard_share")
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
 
     server_optimizer: str = choice("fedavg", SERVER_OPTIMIZERS, own_code=True)
     server_learning_rate: float = number(0.0, least=0)
-    server_momentum: float = number(0.9, least=0, below=1)
+    server_momentum: float = same(ServerOptimizer, "momentum")
     weighting: Weighting = choice("examples", WEIGHTINGS)
     aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
     beta: float = number(0.2, above=0, below=MEDIAN)
-    max_influence: float = number(3.0, least=0)
+    max_influence: float = number(MOST, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)
     moving: bool = True
@@ -173,7 +178,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names in ``class-names``; empty if it is."""
         names = self.class_names.split(",") if self.class_names else ()
         return tuple(name.strip() for name in names)
 

@@ -61,7 +61,6 @@ class Metric(NamedTuple):
         return cls(name, higher_is_better)
 
     def as_json(self) -> dict[str, Any]:
-        """The metric in ``summary.json``, whose values show whether they are above 1."""
         return {"name": self.name, "higher_is_better": self.higher_is_better}
 
     @property
@@ -73,7 +72,6 @@ class Metric(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name as sentences have it."""
         return "Brier score" if self.name == BRIER.name else self.name
 
     @property
@@ -102,11 +100,9 @@ class Metric(NamedTuple):
         return f"{value:.1%}" if self.share and value <= 1 else f"{value:.4g}"
 
     def best(self, values: Iterable[float]) -> float | None:
-        """The best value; None if there are no values."""
         return (max if self.higher_is_better else min)(values, default=None)
 
     def worst(self, values: Iterable[float]) -> float | None:
-        """The worst value; None if there are no values."""
         return (min if self.higher_is_better else max)(values, default=None)
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TypeVar
 from unicodedata import category
 
-Entry = TypeVar("Entry")
+Value = TypeVar("Value")
 LONGEST_TEXT = 500
 """Characters of a text from outside that are shown."""
 
@@ -24,7 +24,6 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in natural order."""
     return tuple(sorted(names, key=natural_order))
 
 
@@ -62,7 +61,7 @@ def listed(names: Iterable[str], most: int = 12, longest: int = 60) -> str:
     return (", ".join(line(name, longest) for name in names[:most]) or "none") + more
 
 
-def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:
+def only(mapping: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
     """The entries with these names, in their order.
 
     >>> only({"a": 1, "b": 2}, ["a", "c"])
@@ -71,7 +70,7 @@ def only(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]
     return {name: mapping[name] for name in names if name in mapping}
 
 
-def without(mapping: Mapping[str, Entry], names: Iterable[str]) -> dict[str, Entry]:
+def without(mapping: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
     """The entries with other names.
 
     >>> without({"a": 1, "b": 2}, ["a", "c"])

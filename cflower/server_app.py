@@ -76,7 +76,7 @@ def run(
     roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    model, about = agree(grid, roll_call, config, recorder)
+    model, about = agree_on_model(grid, roll_call, config, recorder)
     recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
     train(strategy, grid, model, config, about)
     if recorder.problem:
@@ -99,18 +99,18 @@ def train(
 
     `FederationError` if no client answered the final evaluation.
     """
-    strategy.start(grid, model, config.num_server_rounds, config.round_timeout, about, about)
-    assert strategy.final_report is not None
-    if not strategy.final_report.clients:
+    rounds, timeout = config.num_server_rounds, config.round_timeout
+    report = strategy.start(grid, model, rounds, timeout, about, about).report
+    if not report.clients:
         raise FederationError("No client answered the final evaluation.")
-    return strategy.final_report
+    return report
 
 
 def roll_call_of(config: RunConfig) -> RollCall:
     return RollCall(config.node_timeout, share=config.fraction_train, seed=config.seed)
 
 
-def agree(
+def agree_on_model(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
 ) -> tuple[ArrayRecord, ConfigRecord]:
     """Wait for clients whose data fit one model; that model, and what each message has to say.
@@ -227,6 +227,5 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
 
 
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
-    """The first model, sized to the clients' data."""
     model = build_model(config.model, kind.input_shape, kind.num_outputs, config.seed)
     return record_of(arrays_of(model))

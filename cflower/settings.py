@@ -42,13 +42,18 @@ class Range:
 
 
 def number(default: float | None, **bounds: float) -> Any:
-    """A number key with its bounds."""
     return field(default=default, metadata={"range": Range(bounds)})
 
 
 def choice(default: str, options: tuple[str, ...], *, own_code: bool = False) -> Any:
     """A key with a fixed set of values, and ``package.module:name`` if ``own_code``."""
     return field(default=default, metadata={"options": options, "own_code": own_code})
+
+
+def same(settings: "type[DataclassInstance]", name: str) -> Any:
+    """A key with the default and the values of a field of these settings."""
+    (spec,) = (spec for spec in fields(settings) if spec.name == name)
+    return field(default=spec.default, metadata=spec.metadata)
 
 
 def key_of(spec: "dataclasses.Field[Any]") -> str:
@@ -103,7 +108,6 @@ def adapted_number(value: Any, key: str, bounds: Range, *, whole: bool) -> int |
 
 
 def wrong(key: str, value: object, expected: str) -> str:
-    """The sentence that refuses a value."""
     return f"Got {key}={value!r}, but expected {expected}."
 
 
@@ -130,18 +134,15 @@ def check_influence(key: str, value: float) -> None:
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Raise a ConfigError with this sentence unless a rule about settings holds."""
     if not holds:
         raise ConfigError(sentence)
 
 
 def has_methods(value: object, *names: str) -> bool:
-    """Whether a value is an object, not a class, with methods of these names."""
     return all(callable(getattr(value, n, None)) for n in names) and not isinstance(value, type)
 
 
 def require_data(holds: bool, sentence: str) -> None:
-    """Raise a DataError with this sentence unless a rule about the data holds."""
     if not holds:
         raise DataError(sentence)
 

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ class Job:
     def name(self) -> str:
         """Also the name of its record."""
         return re.sub(r"[^\w.-]+", "-", "--".join(map(str, self.what.values())))
+
+
+def jobs_of(settings: Callable[..., Mapping[str, Any]], **options: Iterable[Any]) -> Iterator[Job]:
+    """A job for every choice among the options, which name it; ``settings`` gets them by name."""
+    for values in product(*options.values()):
+        what = dict(zip(options, values, strict=True))
+        yield Job(what, settings(**what))
 
 
 def is_done(job: Job, out: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Small classifiers with arrays that are not trained, for `cflower.learning.models.own_model`."""
+"""Small classifiers with arrays that are not trained, as an app's own models."""
 
 import math
 

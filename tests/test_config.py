@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
 from cflower.recording.recorder import Recorder
 from cflower.settings import key_of
+from cflower.strategy.clustered_fl import ClusteredFL
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
@@ -46,7 +48,7 @@ def test_pyproject_says_every_choice_of_a_key():
         ({"server-optimizer": 3}, "Got server-optimizer=3, but expected a text in quotes."),
         ({"dataset": 3}, "Got dataset=3, but expected a text in quotes."),
         ({"batch-size": 0}, "Got batch-size=0, but expected a whole number >= 1."),
-        ({"gamma-max": 1.0}, "Got gamma-max=1.0, but expected a number >= 0 and < 1."),
+        ({"gamma-max": 1.5}, "Got gamma-max=1.5, but expected a number >= 0 and <= 1."),
         ({"fraction-train": 0}, "Got fraction-train=0, but expected a number > 0 and <= 1."),
         ({"eps1": float("nan")}, "Got eps1=nan, but expected a number > 0."),
         ({"method": "clusterd"}, "did you mean 'clustered'?"),
@@ -76,6 +78,17 @@ def test_a_wrong_value_is_refused_by_name_value_and_expectation(values, words):
     with pytest.raises(ConfigError) as refused:
         RunConfig.read(values)
     assert words in str(refused.value)
+
+
+def test_a_key_takes_the_values_that_the_setting_of_the_same_name_takes():
+    parts = (ClusteredFL, NormCriterion)
+    settings = {spec.name: spec for part in parts for spec in fields(part)}
+    alike = {spec.name: spec for spec in fields(RunConfig) if spec.name in settings}
+    # -1 for None; of its own clients; at least one; a seed of PyTorch, too
+    other = {"trial_rounds", "metric", "min_available_nodes", "seed"}
+    assert len(alike) > 20 and other < alike.keys()
+    for name in alike.keys() - other:
+        assert alike[name].metadata == settings[name].metadata, name
 
 
 def test_a_whole_number_is_a_fine_float():

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "recording": CORE | {"runs", "tables"},
     "config": BASE | {"algorithm", "data", "learning"},
     "clients": BASE | {"algorithm", "config", "data", "learning", "messages", "privacy"},
-    "newcomers": CORE | {"runs", "data", "tables", "learning", "privacy", "config"},
+    "newcomers": CORE | {"runs", "data", "tables", "learning", "privacy", "config", "simulation"},
     "exporting": CORE | {"runs", "data", "tables", "learning", "privacy", "config", "newcomers"},
 }
 """The rooms that each room may import; client_app, server_app and cli stand above all of them."""

@@ -33,7 +33,6 @@ app.command()(runs.compare)
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version and exit."""
     if wanted:
         print(f"cflower {cflower.__version__}")
         raise typer.Exit

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
 
 from cflower.settings import require
 
@@ -18,6 +20,14 @@ OWN = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own: its config is checked key by key."""
 CLIENTS = 10
 """Default number of clients of any other app."""
+App = Annotated[Path | None, typer.Argument(metavar="[APP]", help="A Flower app's folder.")]
+RunConfigs = Annotated[
+    list[str] | None, typer.Option("-c", "--run-config", help='TOML file or "key=value ...".')
+]
+Clients = Annotated[
+    int | None, typer.Option(min=1, help=f"Default: min-available-nodes, or {CLIENTS}.")
+]
+Workers = Annotated[int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")]
 
 
 class Runnable(NamedTuple):
@@ -55,10 +65,8 @@ def silent(text: str) -> None:
     """Print nothing."""
 
 
-def is_own(app: Path | None) -> bool:
-    """Whether this is cflower's own app: also without a folder."""
-    if app is None:
-        return True
+def is_own(app: Path) -> bool:
+    """Whether this is the folder of cflower's own app."""
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
     return AppFolder.read(app).components["serverapp"] == OWN

@@ -12,7 +12,6 @@ def plain_log(*, progress_only: bool = False) -> None:
 
 
 def is_progress(record: LogRecord) -> bool:
-    """Whether a log record is one that every user sees."""
     return record.levelno >= WARNING or hasattr(record, "progress")
 
 

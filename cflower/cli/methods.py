@@ -148,7 +148,8 @@ class Methods:
                 self._announce(number, BASELINES[name])
                 self._grid.forget()
                 report = train()
-                recorder.add_baseline(name, report, self._bytes_of(name))
+                sent = 0 if name == "isolated" else self._grid.num_bytes
+                recorder.add_baseline(name, report, sent)
 
     def _announce(self, number: int, words: str) -> None:
         self._say(f"Method {number} of {1 + len(self._training)}: {words}")
@@ -170,9 +171,6 @@ class Methods:
         self._grid.num_bytes = sent  # training alone needs no messages
         trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
         return replace(report, failures=replace(report.failures, trainings=dict(trainings)))
-
-    def _bytes_of(self, name: str) -> int:
-        return 0 if name == "isolated" else self._grid.num_bytes
 
 
 class GoingOn(Observer):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cflower.cli.runs import DEFAULT_RUNS, AsJson, Run, RunsDir
-from cflower.cli.simulate import name_of
+from cflower.cli.runs import DEFAULT_RUNS, AsJson, RunArgument, RunsDir
+from cflower.cli.simulate import shown_name
 from cflower.errors import ConfigError
 from cflower.ordering import line
 
@@ -26,7 +26,7 @@ OwnCode = Annotated[
 
 
 def assign(
-    run: Run = "",
+    run: RunArgument = "",
     data: Annotated[
         Path | None, typer.Option(help="Folder of its data: images by class, Parquet, CSV or NPZ.")
     ] = None,
@@ -70,7 +70,7 @@ def assign(
     Console(highlight=False).print(path_table(assignment))
     print(assignment_sentence(assignment))
     if not record["stranger"]:
-        print(f"As a file: cflower export {line(name_of(folder))} --cluster {record['cluster']}")
+        print(f"As a file: cflower export {line(shown_name(folder))} --cluster {record['cluster']}")
 
 
 def assignment_record(assignment: "Assignment") -> dict[str, Any]:
@@ -146,7 +146,7 @@ def personal_sentence(assignment: "Assignment") -> str:
 
 
 def export(
-    run: Run = "",
+    run: RunArgument = "",
     client: Annotated[str, typer.Option(help="The model that serves this client.")] = "",
     cluster: Annotated[str, typer.Option(help="The model of this cluster; 0: for all.")] = "",
     file_format: Annotated[str, typer.Option("--format", help="safetensors or onnx.")] = "",
@@ -194,7 +194,6 @@ def export(
 
 
 def read_shape(text: str) -> tuple[int, ...]:
-    """The lengths in a text such as "1,8,8"."""
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:

@@ -30,7 +30,7 @@ def run_ids(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-Run = Annotated[str, typer.Argument(autocompletion=run_ids)]
+RunArgument = Annotated[str, typer.Argument(autocompletion=run_ids)]
 RUN_HELP = "RUN is a run folder or the beginning of its id; the newest run if not given."
 """A command's closing line: click 8.5 drops the help of typer's arguments."""
 RunsDir = Annotated[
@@ -38,7 +38,7 @@ RunsDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON value, all of it.")]
 UNPAIRED = "No runs have the same clients and held-out examples, so no clients are compared."
-LeadingMetric = Annotated[
+MetricOption = Annotated[
     str, typer.Option("--metric", help="Another metric that the clients sent; it leads.")
 ]
 MOST_PAIRS = 12
@@ -58,7 +58,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    table = table_of("", [{key: text_of(row, key) for key in row} for row in rows], LEFT)
+    table = table_of("", [{key: cell_text(row, key) for key in row} for row in rows], LEFT)
     for column in table.columns:
         width = max(len(str(text)) for text in (column.header, *column.cells))
         # The others are never cut: in a narrow terminal a line goes on below itself.
@@ -68,7 +68,7 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     Console(highlight=False, width=max(console.width, least)).print(table)
 
 
-def text_of(row: Mapping[str, Any], key: str) -> str:
+def cell_text(row: Mapping[str, Any], key: str) -> str:
     """A value of the list; a dash where there is none."""
     value = row[key]
     if key == "mean":
@@ -107,11 +107,11 @@ def row_of(folder: Path) -> dict[str, Any]:
 
 
 def show(
-    run: Run = "",
+    run: RunArgument = "",
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
     every: Annotated[bool, typer.Option("--all", help="All clients, however many.")] = False,
-    metric: LeadingMetric = "",
+    metric: MetricOption = "",
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
     from cflower.runs.record import RunRecord
@@ -132,10 +132,10 @@ def show(
 
 
 def report(
-    run: Run = "",
+    run: RunArgument = "",
     runs: RunsDir = DEFAULT_RUNS,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    metric: LeadingMetric = "",
+    metric: MetricOption = "",
 ) -> None:
     """Write report.html, one page with everything about a run; it needs no network."""
     from cflower.runs.report import write_report
@@ -150,7 +150,7 @@ def report(
 
 
 def explain(
-    run: Run = "",
+    run: RunArgument = "",
     config: Annotated[
         list[str] | None, typer.Option("-c", help='Other thresholds, such as "eps1=0.5 eps2=1.2".')
     ] = None,
@@ -184,7 +184,7 @@ def compare(
     ],
     runs: RunsDir = DEFAULT_RUNS,
     as_json: AsJson = False,
-    metric: LeadingMetric = "",
+    metric: MetricOption = "",
     each: Annotated[
         bool, typer.Option("--each", help="A column for each run, also where only seeds differ.")
     ] = False,
@@ -195,7 +195,8 @@ def compare(
 
     Example: `cflower compare 20261126-09 20261126-10`
     """
-    from cflower.config import DATA_KEYS, WITHOUT_EFFECT
+    from cflower.config import DATA_KEYS
+    from cflower.recording.resume import WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
     from cflower.runs.record import RunRecord
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import cflower
-from cflower.cli.apps import CLIENTS, is_own, runnable
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, runnable
 from cflower.cli.log_lines import plain_log
 from cflower.settings import key_of, require
 
@@ -20,25 +20,16 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    app: Annotated[
-        Path | None, typer.Argument(metavar="[APP]", help="A Flower app's folder.")
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--run-config", help='TOML file or "key=value ...".'),
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(min=1, help=f"Default: min-available-nodes, or {CLIENTS}.")
-    ] = None,
+    app: App = None,
+    config: RunConfigs = None,
+    clients: Clients = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for run folders; default: output-dir.")
     ] = None,
     baselines: Annotated[
         bool, typer.Option("--baselines", help="Also train conventional FL and each client alone.")
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Run a Flower app on this machine: no Ray, no SuperLink.
 
@@ -50,7 +41,7 @@ def simulate(
     from cflower.config import read_overrides
 
     given = read_overrides(config or [])
-    if is_own(app):
+    if app is None or is_own(app):
         if baselines:
             given["baselines"] = True
         if out is not None:
@@ -58,7 +49,6 @@ def simulate(
         plain_log(progress_only=True)
         return simulate_own(app, given, clients, workers)
     plain_log()
-    assert app is not None
     for option, value in (("--out", out), ("--baselines", baselines)):
         require(
             not value,
@@ -84,7 +74,7 @@ def simulate_own(
             print(f"\n{how_to_resume(context, clients)}", file=sys.stderr)
             raise typer.Exit(130) from None
         if folder := folder_of(context):
-            name = name_of(folder)
+            name = shown_name(folder)
             print_while_read(f"Next: cflower report {name} --open (or explain, export, assign)")
 
     run.simulate(server)
@@ -115,7 +105,7 @@ def folder_of(context: "Context") -> Path | None:
     return next((path.parent for path in configs), None)
 
 
-def name_of(folder: Path) -> str:
+def shown_name(folder: Path) -> str:
     """A run's id, or its path if it is not in the default folder of runs."""
     from cflower.config import RunConfig
 
@@ -124,14 +114,13 @@ def name_of(folder: Path) -> str:
 
 
 def how_to_resume(context: "Context", clients: int | None) -> str:
-    """The message after Ctrl-C."""
     folder = folder_of(context)
     if folder is None:
         return "Interrupted before there was anything to resume."
     number = "" if clients is None else f"--clients {clients} "
     return (
         "Interrupted. Every finished round is kept; to go on: "
-        f"cflower simulate {number}-c \"resume='{name_of(folder)}'\""
+        f"cflower simulate {number}-c \"resume='{shown_name(folder)}'\""
     )
 
 

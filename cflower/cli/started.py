@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
+from inspect import signature
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -15,7 +16,6 @@ from cflower.simulation.inline_grid import SERVER_NODE_ID
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import CentralEvaluation
 
 TIMEOUT = 3600.0
 """Seconds; clients in this process are never late."""
@@ -41,8 +41,7 @@ class Start(NamedTuple):
         strategy = with_settings(strategy, observers=observers)
         configs = self.train_config, self.evaluate_config
         result = strategy.start(grid, self.arrays, num_rounds, TIMEOUT, *configs)
-        assert strategy.final_report is not None
-        return strategy.final_report, result.arrays
+        return result.report, result.arrays
 
 
 def with_settings(strategy: ClusteredFL, **settings: Any) -> ClusteredFL:
@@ -71,19 +70,13 @@ def start_of(
     The app may ask its clients before; what it does after the run is left out. `ConfigError` if it
     starts no strategy.
     """
+    names = "self", "initial_arrays", "num_rounds", "train_config", "evaluate_config"
+    parameters = signature(Strategy.start)
 
-    def listen(
-        strategy: Strategy,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 0.0,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: CentralEvaluation | None = None,
-    ) -> None:
-        configs = train_config, evaluate_config
-        raise _Started(Start(strategy, initial_arrays, num_rounds, *configs))
+    def listen(*given: Any, **named: Any) -> None:
+        call = parameters.bind(*given, **named)
+        call.apply_defaults()
+        raise _Started(Start(*(call.arguments[name] for name in names)))
 
     try:
         with ExitStack() as patches:

@@ -2,14 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cflower.cli.apps import CLIENTS, runnable, silent
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, runnable, silent
 from cflower.cli.log_lines import plain_log
 from cflower.cli.runs import DEFAULT_RUNS, AsJson
 from cflower.settings import require
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
 
     from cflower.simulation.inline_grid import InlineGrid
 
-App = Annotated[Path | None, typer.Argument(metavar="[APP]", help="A Flower app's folder.")]
-Clients = Annotated[
-    int | None, typer.Option(min=1, help=f"Default: min-available-nodes, or {CLIENTS}.")
-]
-Workers = Annotated[int | None, typer.Option(min=0, help="Processes for the clients; 0: this one.")]
 Out = Annotated[Path | None, typer.Option(help=f"Folder for run folders; default: {DEFAULT_RUNS}.")]
 FOR_ONE_RUN = "baselines", "resume", "tracker"
 """Keys of cflower's own app that the command cannot take."""
@@ -31,10 +25,7 @@ FOR_ONE_RUN = "baselines", "resume", "tracker"
 
 def try_methods(
     app: App = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--run-config", help='TOML file or "key=value ...".'),
-    ] = None,
+    config: RunConfigs = None,
     clients: Clients = None,
     out: Out = None,
     resume: Annotated[str, typer.Option(help="The run of a try that was interrupted.")] = "",
@@ -55,7 +46,8 @@ def try_methods(
     from cflower.runs.run_files import find_run
 
     given, done = read_overrides(config or []), None
-    require_possible(given)
+    for key in FOR_ONE_RUN:
+        require(key not in given, f"Got the key {key}, but `cflower try` has no use for it.")
     runs = (out or DEFAULT_RUNS).expanduser().absolute()
     if resume:
         before = RunRecord(find_run(runs, resume))
@@ -84,14 +76,7 @@ def try_methods(
     show_methods(recorder.path, as_json=as_json)
 
 
-def require_possible(given: Iterable[str]) -> None:
-    """Refuse keys of cflower's own app that the command sets itself."""
-    for key in FOR_ONE_RUN:
-        require(key not in given, f"Got the key {key}, but `cflower try` has no use for it.")
-
-
 def show_methods(folder: Path, *, as_json: bool) -> None:
-    """Print the table of a run's methods and the advice."""
     from rich.console import Console
 
     from cflower.runs.methods import advice, method_table, methods_of

@@ -29,18 +29,16 @@ def config_of(context: Context) -> RunConfig:
 
 @lru_cache(maxsize=4)
 def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
-    """`RunConfig.read` of the items of a mapping."""
     return RunConfig.read(dict(items))
 
 
 def round_of(message: Message) -> int:
-    """The round a message belongs to."""
     server_round = records_in(message.content, ConfigRecord)["config"]["server-round"]
     assert isinstance(server_round, int)
     return server_round
 
 
-def preparation_of(message: Message) -> str:
+def preparation_in(message: Message) -> str:
     """How to prepare the columns of a table, as JSON; empty if the data are no table."""
     config = message.content.get("config")
     return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
@@ -64,7 +62,6 @@ def decides(message: Message) -> bool:
 
 
 def has_own_data(context: Context) -> bool:
-    """Whether this node brings its data, instead of being dealt a share."""
     return "data-path" in context.node_config
 
 
@@ -78,7 +75,7 @@ def data_of(
     settings = config.part(DataSettings)
     server_round = 0
     if message is not None:
-        server_round, preparation = round_of(message), preparation_of(message)
+        server_round, preparation = round_of(message), preparation_in(message)
     if not has_own_data(context):
         partition, num_partitions = partition_of(context)
         group = group_at(settings.drift, partition, server_round)
@@ -93,7 +90,6 @@ def data_of(
 
 
 def unreadable(error: Exception) -> str:
-    """The sentence about an error of a library that reads data."""
     return f"its data cannot be read ({type(error).__name__}: {first_line(error)})"
 
 

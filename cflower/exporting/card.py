@@ -61,7 +61,7 @@ def model_card(
     """
     served = record.summary.clients[client].served if client else None
     members = record.clusters[cluster].members
-    properties, loading = own_model(record, kind, file) if kind else other_model(record, file)
+    properties, loading = own_facts(record, kind, file) if kind else other_facts(record, file)
     facts = {
         "run": f"{record.name}, {progress_of(record)}, seed {record.settings['seed']}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
@@ -101,7 +101,7 @@ def model_card(
     )
 
 
-def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[str, str], str]:
+def own_facts(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[str, str], str]:
     """Properties of a model of cflower's own app, and code that loads its file."""
     model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
     listed_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(classes))
@@ -126,7 +126,7 @@ def own_model(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[
     return properties, use(file.program, classes) if file.program else loading
 
 
-def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
+def other_facts(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
     """Properties of a model of any other app, and code that loads its file."""
     keys = [entry.key for entry in record.layout.entries]
     template = ARRAYS if file.file_format == "safetensors" else LOADING[file.file_format]
@@ -135,7 +135,6 @@ def other_model(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str
 
 
 def progress_of(record: RunRecord) -> str:
-    """The number of rounds, and whether the run has finished."""
     rounds = counted(record.rounds, "round")
     return f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
 

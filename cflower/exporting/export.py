@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError, ExportError, RunFolderError
 from cflower.exporting.card import ModelFile, model_card
-from cflower.exporting.files import FORMATS, check_format, write_model
+from cflower.exporting.files import FORMATS, check_file_format, write_model
 from cflower.learning.dense import dense_layers
 from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
@@ -87,13 +87,13 @@ def export(
     is_own = not module and "model" in record.config and (folder / File.EXAMPLES).is_file()
     if is_own:
         record = SavedRun(folder, seed_file, own_code)
-    name, own = model_of(record, client, cluster)
+    name, own = chosen_model(record, client, cluster)
     with outside(folder):
         weights = record.own_model(own, name) if own else record.tree.model_of(name)
     suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
     card = path.with_name(f"{path.name}.md")
-    layers = layers_of(record, file_format)
+    layers = table_layers(record, file_format)
     program = path.with_suffix(".py") if layers is not None else None
     for new in filter(None, (path, card, program)):
         check_free(new)
@@ -121,7 +121,7 @@ def export(
     return path
 
 
-def layers_of(record: RunRecord, file_format: str) -> list[str] | None:
+def table_layers(record: RunRecord, file_format: str) -> list[str] | None:
     """The dense layers of a table's model, none of ONNX; None if no program can bring its columns.
 
     That is so for other layers, and if each client scaled its inputs by statistics of its own.
@@ -169,7 +169,7 @@ def format_of(file_format: str, output: str) -> str:
     ending = Path(output).suffix.lower()
     by_ending = {usual: name for name, usual in FORMATS.items()}.get(ending, "")
     chosen = file_format or by_ending or "safetensors"
-    check_format(chosen)
+    check_file_format(chosen)
     if by_ending and chosen != by_ending:
         raise ConfigError(
             f"Got --format {file_format} with --output {output}, but files that end in {ending} "
@@ -204,7 +204,7 @@ def module_of(
     return cast(torch.nn.Module, module)
 
 
-def model_of(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
+def chosen_model(record: RunRecord, client: str, cluster: str) -> tuple[str, str]:
     """The cluster that its name or one of its clients selects, and the file of its own model.
 
     A client is given the model that serves it. The file is empty for a cluster's model.

@@ -19,13 +19,13 @@ FORMATS = {"safetensors": ".safetensors", "onnx": ".onnx"}
 """Ending of the file in each format."""
 TOLERANCE = 1e-5
 """Largest difference of a logit, relative to the largest logit where that is above 1."""
-NEEDED = {"onnx": ("onnx", "onnxruntime", "onnxscript")}  # packages, by format
+PACKAGES_FOR = {"onnx": ("onnx", "onnxruntime", "onnxscript")}
 
 
-def check_format(name: str) -> None:
+def check_file_format(name: str) -> None:
     """Refuse a format that is unknown or needs packages that are not installed."""
     check_choice("format", name, FORMATS)
-    missing = [package for package in NEEDED.get(name, ()) if find_spec(package) is None]
+    missing = [package for package in PACKAGES_FOR.get(name, ()) if find_spec(package) is None]
     if missing:
         raise ExportError(
             f"The format {name} needs packages that are not installed here: pip install "
@@ -70,10 +70,10 @@ def write_model(
         ) from None
     for size in (1, 3):
         inputs = torch.rand(size, *input_shape, generator=torch.Generator().manual_seed(size))
-        check_same(model, inputs, logits_of(path, inputs))
+        check_same(model, inputs, onnx_logits(path, inputs))
 
 
-def logits_of(path: Path, inputs: Tensor) -> NDArray[Any]:
+def onnx_logits(path: Path, inputs: Tensor) -> NDArray[Any]:
     """Logits of an ONNX file for these inputs, shape (batch, num_classes)."""
     import onnxruntime
 

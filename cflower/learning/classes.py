@@ -3,12 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Metrics = dict[str, float]
+Scores = dict[str, float]
 """``accuracy``: share of right predictions, in [0, 1]; ``f1``: `macro_f1`, and ``auc``: `auc`, both
 only if there are examples of two classes; ``loss``: mean cross entropy, in nats."""
 
 
-def measured(logits: NDArray[np.floating], labels: NDArray[np.integer], loss: float) -> Metrics:
+def measured(logits: NDArray[np.floating], labels: NDArray[np.integer], loss: float) -> Scores:
     """The metrics of logits, shape (n, classes), or log-probabilities, with their mean loss.
 
     Examples of one class only show neither how well it is told from another nor an F1: a client

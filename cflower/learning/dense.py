@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.sgd import sgd
 
 from cflower.data.examples import Examples
-from cflower.learning.classes import Metrics, measured
+from cflower.learning.classes import Scores, measured
 from cflower.learning.settings import TrainingSettings
 
 STACK_BYTES = 3 * 10**6
@@ -72,13 +72,11 @@ def is_sequence(layers: Sequence[nn.Module]) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether something is called when a module computes, forwards or backwards."""
     forwards = module._forward_hooks or module._forward_pre_hooks
     return bool(forwards or module._backward_hooks or module._backward_pre_hooks)
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The layers of a plain sequence; else none."""
     return list(model) if type(model) is nn.Sequential else []
 
 
@@ -192,9 +190,9 @@ def train_stacked(
 
 def evaluate_stacked(
     model: nn.Module, weights: Sequence[Tensor], parts: Sequence[Examples]
-) -> list[Metrics]:
+) -> list[Scores]:
     """The metrics of each client's weights on its part."""
-    found = list[Metrics]()
+    found = list[Scores]()
     for group, size in _alike(list(map(len, parts))):
         inputs, labels = _joined(parts[group], weights[0].device)
         labels = labels.view(-1, size)

@@ -31,5 +31,4 @@ def chosen_device(name: str) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's parameters; the CPU if it has none."""
     return next(model.parameters(), torch.empty(0)).device

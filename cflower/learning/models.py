@@ -54,8 +54,8 @@ INPUTS = {
 def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed: int) -> nn.Module:
     """A freshly initialised model on the CPU, in training mode.
 
-    Its name is one of `MODELS`, or ``package.module:factory``, see `own_model`. The input shape is
-    (channels, height, width) of an image, (channels, moments) of a time series, (features,), or
+    Its name is one of `MODELS`, or ``package.module:factory``, see `coded_model`. The input shape
+    is (channels, height, width) of an image, (channels, moments) of a time series, (features,), or
     (tokens,) of a text. The seed decides the weights; torch's global generator stays as it is.
 
     Raises a ConfigError if there is no such model, or the inputs are too small or of another kind.
@@ -66,7 +66,7 @@ def build_model(name: str, input_shape: tuple[int, ...], num_classes: int, seed:
     """
     if names_own_code(name):
         with _seeded(seed):
-            return own_model(name, input_shape, num_classes)
+            return coded_model(name, input_shape, num_classes)
     check_choice("model", name, MODELS)
     architecture = MODELS[name]
     _check_inputs(name, architecture, input_shape)
@@ -104,13 +104,12 @@ def empty_model(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """PyTorch's global generator from this seed; afterwards it is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def own_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def coded_model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The model that a user's factory ``package.module:factory`` returns.
 
     The factory takes ``(input_shape, num_classes)`` as `build_model` does and returns a

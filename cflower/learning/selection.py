@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from cflower.learning.classes import measured
 from cflower.pooled import counts_of
 
-Measured = dict[str, Any]
+MetricsAndCounts = dict[str, Any]
 """Metrics, and counts if they are asked for."""
 
 WORST = 1e6
@@ -19,12 +19,12 @@ WORST = 1e6
 class Judged(NamedTuple):
     """How the models on a client's path serve it."""
 
-    levels: dict[str, Measured]
+    levels: dict[str, MetricsAndCounts]
     """Metrics of each model on all examples."""
-    best: Measured
+    best: MetricsAndCounts
     """The chosen level; if these examples choose it themselves, measured by two-fold cross-fitting:
     each half of them is judged by the level that the other half chooses."""
-    ensemble: Measured
+    ensemble: MetricsAndCounts
     """Their predicted probabilities averaged, on all examples."""
     best_level: str
     """The level to use from now on: the given one, or that which all examples choose."""
@@ -49,7 +49,7 @@ def judge_path(
     def mean(losses: NDArray[np.floating]) -> float:
         return float(losses.mean())
 
-    def judged(logits: NDArray[np.floating], loss: float) -> Measured:
+    def judged(logits: NDArray[np.floating], loss: float) -> MetricsAndCounts:
         return {**measured(logits, labels, loss), **(counts_of(logits, labels) if counts else {})}
 
     names, every = list(logits), np.arange(len(labels))

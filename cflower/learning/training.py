@@ -102,7 +102,7 @@ def brier_score(model: nn.Module, examples: Examples) -> float:
     return float((chances - right).square().sum(dim=1).mean())
 
 
-def counted(model: nn.Module, examples: Examples) -> Counts:
+def counts_on(model: nn.Module, examples: Examples) -> Counts:
     """What `cflower.pooled` adds up over clients; nothing of sequences and of numbers."""
     if examples.labels.ndim > 1 or not examples.class_names:
         return {}
@@ -161,7 +161,6 @@ def _tensors(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the random numbers that a model draws itself, as Dropout does."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if device.type in ("cuda", "mps"):
             torch.manual_seed(seed)  # of all devices

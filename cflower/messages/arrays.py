@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+RecordKind = TypeVar("RecordKind", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def values_of(array: Array) -> NDArray[Any]:
@@ -60,7 +60,7 @@ def copy_of(arrays: ArrayRecord) -> ArrayRecord:
     return record
 
 
-def records_in(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+def records_in(content: RecordDict, kind: type[RecordKind]) -> dict[str, RecordKind]:
     """The records of one kind in a message's content.
 
     ``content.array_records`` and its like make reference cycles, which keep the content, with all

@@ -29,7 +29,6 @@ class Budget:
     used: dict[str, float] = field(default_factory=dict)
 
     def charge(self, client: str, amount: float) -> None:
-        """Add what a reply of the client has used."""
         self.used[client] = self.used.get(client, 0.0) + amount
 
     def problem(self, client: str) -> str:

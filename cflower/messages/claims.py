@@ -39,15 +39,15 @@ def name(text: str) -> str:
     return text
 
 
-COUNTS = "label-counts"
+LABEL_COUNTS = "label-counts"
 EXAMPLES = {"sample-images": ("sample-labels", "sample-shape"), "mean-examples": ("mean-shape",)}
-"""Examples in a preview, with what they cannot be shown without, besides `COUNTS`."""
-PREVIEW = (COUNTS, *EXAMPLES, *chain.from_iterable(EXAMPLES.values()))
+"""Examples in a preview, with what they cannot be shown without, besides `LABEL_COUNTS`."""
+PREVIEW = (LABEL_COUNTS, *EXAMPLES, *chain.from_iterable(EXAMPLES.values()))
 """A client's preview of its data for the report, dropped as a whole if its parts do not fit."""
 
 
 @cache
-def schema() -> "TypeAdapter[dict[str, Any]]":
+def facts_schema() -> "TypeAdapter[dict[str, Any]]":
     """The facts that cflower reads, as a check; made, and Pydantic loaded, when it is needed."""
     from pydantic import AfterValidator, FailFast, Field, TypeAdapter
 
@@ -69,7 +69,7 @@ def schema() -> "TypeAdapter[dict[str, Any]]":
         "parts-apart": bool,
         "table": Annotated[str, Field(max_length=MOST_CHARACTERS)],
         "classes-here": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
-        COUNTS: wholes,
+        LABEL_COUNTS: wholes,
         "sample-images": some_bytes,
         "sample-shape": Annotated[wholes, Field(min_length=3, max_length=3)],
         "sample-labels": wholes,
@@ -98,10 +98,10 @@ def checked(facts: Mapping[str, Any]) -> CheckedFacts:
 
     wrong = dict[str, str]()
     try:
-        usable = schema().validate_python(facts, strict=True)
+        usable = facts_schema().validate_python(facts, strict=True)
     except ValidationError as error:
         wrong = {str(one["loc"][0]): one["msg"] for one in error.errors(include_url=False)}
-        usable = schema().validate_python(without(facts, wrong), strict=True)
+        usable = facts_schema().validate_python(without(facts, wrong), strict=True)
     problems = [f"{key} is {line(repr(facts[key]), 60)}: {why}" for key, why in wrong.items()]
     if not problems and (problem := preview_problem(usable)):
         problems.append(problem)
@@ -112,16 +112,16 @@ def checked(facts: Mapping[str, Any]) -> CheckedFacts:
 def preview_problem(facts: Mapping[str, Any]) -> str:
     """Why the parts of a client's preview do not fit together; empty if they do."""
     for key, needed in EXAMPLES.items():
-        if missing := sorted({COUNTS, *needed} - facts.keys() if key in facts else ()):
+        if missing := sorted({LABEL_COUNTS, *needed} - facts.keys() if key in facts else ()):
             return f"{key} came without {listed(missing)}"
     classes, labels = len(facts.get("class-names", ())), facts.get("sample-labels", ())
     images = len(labels) * prod(facts.get("sample-shape", [0]))
     # Two bytes for each number; the report weights the means by label-counts.
-    means = 2 * len(facts.get(COUNTS, ())) * prod(facts.get("mean-shape", [0]))
+    means = 2 * len(facts.get(LABEL_COUNTS, ())) * prod(facts.get("mean-shape", [0]))
     for key, size, others in (
-        (COUNTS, classes, "class-names"),
+        (LABEL_COUNTS, classes, "class-names"),
         ("sample-images", images, "sample-labels and sample-shape"),
-        ("mean-examples", means, f"{COUNTS} and mean-shape"),
+        ("mean-examples", means, f"{LABEL_COUNTS} and mean-shape"),
     ):
         if key in facts and len(facts[key]) != size:
             return f"{key} has length {len(facts[key])}, not {size} as {others} require"

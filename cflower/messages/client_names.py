@@ -6,13 +6,13 @@ functions are therefore looked up in the app, which the ServerApp's bundle (FAB)
 
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from itertools import takewhile
 from logging import WARNING
 from pathlib import Path
 from sysconfig import get_path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,6 +22,9 @@ from flwr.supercore import log
 
 from cflower.messages.flower import answer_query, functions_of, load_app, mods_of
 from cflower.ordering import line
+
+if TYPE_CHECKING:
+    from cflower.algorithm.state import Task
 
 FACTS = "client"
 """Key of the ConfigRecord with a client's facts: ``client-id`` is its name, ``problem`` a sentence
@@ -37,6 +40,23 @@ MetricRecord for each of them, for the best one, and for the average of their pr
 ADAPT_MESSAGE = "train.adapt"
 """The message for a whole personal step: the leaf's model, the number of trainings and the client's
 share in its mix."""
+
+
+class TaskKind(NamedTuple):
+    """What the algorithm's task is as a message with one model."""
+
+    message_type: str
+    trains: bool
+    """Whether the client trains, and replies with its model; else it replies with metrics only."""
+    older: str = ""
+    """The beginning of its records' names in Flower's API before its messages (`older_api`)."""
+
+
+TASKS: "Mapping[Task, TaskKind]" = {
+    "train": TaskKind("train", trains=True, older="fit"),
+    "evaluate": TaskKind("evaluate", trains=False, older="evaluate"),
+    "adapt": TaskKind(ADAPT_MESSAGE, trains=True),
+}
 ADAPTS = "adapts"
 """The fact that a client has a function for `ADAPT_MESSAGE`."""
 PART = "part"
@@ -52,7 +72,7 @@ BEST_CLUSTER = "best-cluster"
 COMMITMENT = "permutation"
 """The fact with a commitment to the client's seed; clients without it do not permute weights."""
 LONGEST_NAME = 200
-UNKNOWN = object()
+UNKNOWN_APP = object()
 """In place of a ClientApp that cannot be imported on this machine."""
 NOT_IMPORTED = (
     "The ClientApp %s cannot be imported here (%s). So it is not known whether it names its "
@@ -133,7 +153,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
 def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
     """Whether a ClientApp has a function for messages of this type."""
-    if not (app is None or app is UNKNOWN or isinstance(app, ClientApp)):
+    if not (app is None or app is UNKNOWN_APP or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
     functions = functions_of(app)
     return message_type in functions if functions else if_unknown
@@ -147,7 +167,7 @@ def adds_noise(grid: Grid) -> bool:
     nothing.
     """
     app = app_of(grid)
-    if app is UNKNOWN:
+    if app is UNKNOWN_APP:
         return True
     for mod in mods_of_training(app):
         if not is_harmless(mod):
@@ -193,7 +213,7 @@ def bundled_client_app() -> Any:
             return load_app(reference, ImportError, folder)
         except Exception as error:  # a server may lack what a client needs, such as its framework
             warn_once(NOT_IMPORTED, reference, line(error))
-            return UNKNOWN
+            return UNKNOWN_APP
     return None
 
 
@@ -212,5 +232,4 @@ def projects() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def warn_once(text: str, *words: str) -> None:
-    """Log a warning, each only once."""
     log(WARNING, text, *words)

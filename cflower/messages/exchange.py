@@ -1,4 +1,8 @@
-"""One exchange over a Grid: messages out, replies back as they arrive."""
+"""One exchange over a Grid: messages out, replies back as they arrive.
+
+A message without a reply is outstanding. At the end its node is silent if the time was up; if the
+quorum closed the exchange, the reply may still come, late.
+"""
 
 import math
 import time
@@ -33,13 +37,13 @@ class Quorum(NamedTuple):
     seconds: float = math.inf
     """Time since the start of the exchange."""
 
-    def reached(self, answered: int, owing: int, waited: float) -> bool:
-        """Whether the exchange may end, with ``owing`` clients left after ``waited`` seconds.
+    def reached(self, answered: int, outstanding: int, waited: float) -> bool:
+        """Whether the exchange may end after ``waited`` seconds with so many clients' replies.
 
         >>> Quorum(0.9).reached(8, 2, 0.0), Quorum(0.9).reached(9, 1, 0.0)
         (False, True)
         """
-        needed = math.ceil(round(self.share * (answered + owing), 6))
+        needed = math.ceil(round(self.share * (answered + outstanding), 6))
         return answered >= needed or waited > self.seconds
 
 
@@ -94,11 +98,10 @@ class Exchange:
         be the SuperLink, so replies are attributed by the message that they answer."""
         self.lost = list(lost.values())
         """Nodes to which the grid could not send."""
-        self.silent = list[int]()
-        """Nodes that did not answer in time, after the last reply."""
-        self.unanswered: tuple[str, ...] = ()
-        """Messages without a reply when the quorum was reached."""
-        self._missing = {message_id: place for place, message_id in enumerate(self.recipients)}
+        self.outstanding = {message_id: i for i, message_id in enumerate(self.recipients)}
+        """The places of the messages without a reply so far."""
+        self.closed = False
+        """Whether the quorum ended the exchange."""
         self.seconds = dict[int, float]()
         """By node: the time until its reply came, or until the end of the exchange."""
         self._others: float | None = None
@@ -110,35 +113,38 @@ class Exchange:
         early: list[tuple[int, Message]] = []
         for reply in self._arrivals():
             heappush(early, reply)
-            first_missing = next(iter(self._missing.values()), math.inf)
-            while early and (early[0][0] < first_missing or len(early) > HOLD):
+            first_place = next(iter(self.outstanding.values()), math.inf)
+            while early and (early[0][0] < first_place or len(early) > HOLD):
                 yield heappop(early)[1]
         for _, message in sorted(early):
             yield message
         waited = time.monotonic() - self._started
-        self.seconds |= dict.fromkeys(only(self._new, self._missing).values(), waited)
-        if not self.unanswered:
-            self.silent += [self.recipients[message_id] for message_id in self._missing]
+        self.seconds |= dict.fromkeys(only(self._new, self.outstanding).values(), waited)
+
+    @property
+    def silent(self) -> list[int]:
+        """Once it has ended: the nodes that did not answer in time, after the last reply."""
+        return [] if self.closed else [self.recipients[one] for one in self.outstanding]
 
     def _arrivals(self) -> Iterator[tuple[int, Message]]:
         """Each expected reply once with its place, as it arrives, until deadline or quorum."""
         self._started = last_log = time.monotonic()
-        while self._missing:
+        while self.outstanding:
             before = time.monotonic()
             if before - last_log > LOG_INTERVAL:
                 last_log, total = before, len(self.recipients)
-                progress = f"{total - len(self._missing):,} of {total:,} answers"
+                progress = f"{total - len(self.outstanding):,} of {total:,} answers"
                 log(INFO, "  %s", progress, extra=PROGRESS)
-            arrived = list(self._grid.pull_messages(self._missing.keys()))
+            arrived = list(self._grid.pull_messages(self.outstanding.keys()))
             for reply in arrived:
                 message_id = reply.metadata.reply_to_message_id
-                if message_id not in self._missing:
+                if message_id not in self.outstanding:
                     continue
                 if not reply.has_error():
                     self._successful.add(self.recipients[message_id])
                 if message_id in self._new:
                     self.seconds[self._new[message_id]] = before - self._started
-                yield self._missing.pop(message_id), reply
+                yield self.outstanding.pop(message_id), reply
                 self._deadline = before + self._timeout
             # In process the clients compute during the pull. Reading a reply takes time too.
             self._deadline += time.monotonic() - before
@@ -146,7 +152,7 @@ class Exchange:
             if now > self._deadline:
                 return
             if not arrived and self._may_end(waited):
-                self.unanswered = tuple(self._missing)
+                self.closed = True
                 return
             if not arrived:
                 # Short waits in short rounds; a deployment is polled at most once a second.
@@ -154,11 +160,11 @@ class Exchange:
 
     def _may_end(self, waited: float) -> bool:
         """Whether enough clients replied, or all to which this exchange sent a message."""
-        owing = {self.recipients[message_id] for message_id in self._missing} - self._unawaited
-        answered = len(self._successful - owing)
-        only_earlier = self._missing.keys().isdisjoint(self._new)
-        if answered and owing <= self._hurried and self._others is None:
+        nodes = {self.recipients[message_id] for message_id in self.outstanding} - self._unawaited
+        answered = len(self._successful - nodes)
+        only_earlier = self.outstanding.keys().isdisjoint(self._new)
+        if answered and nodes <= self._hurried and self._others is None:
             self._others = waited
         late = self._others is not None and waited > SLOW * self._others
-        enough = only_earlier or late or self._quorum.reached(answered, len(owing), waited)
+        enough = only_earlier or late or self._quorum.reached(answered, len(nodes), waited)
         return answered > 0 and enough

@@ -15,7 +15,8 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
-from cflower.messages.grouped_log import GroupedLog, in_words
+from cflower.messages.client_names import TASKS
+from cflower.messages.grouped_log import GroupedLog, naming
 from cflower.ordering import counted, in_order, listed, only, without
 
 PATIENCE = 3
@@ -86,7 +87,6 @@ class ExchangeOutcome(NamedTuple):
         return [name for name, problem in missing.items() if problem.fault in faults]
 
     def mostly_failed(self, *faults: Fault) -> bool:
-        """Whether most clients failed for one of these faults."""
         return 2 * len(self.failed(*faults)) > self.num_asked
 
     @property
@@ -114,7 +114,6 @@ class Presence(NamedTuple):
     """The longest time for which it was away before, in rounds."""
 
     def next(self, *, connected: bool) -> "Presence":
-        """The presence one round later."""
         if connected:
             return Presence(self.connected + 1, 0, max(self.longest, self.away))
         return self._replace(away=self.away + 1)
@@ -141,7 +140,7 @@ class FailureRecord:
     """Rounds in a row, up to now, without a usable reply."""
     failing_streak: int = 0
     """Rounds in a row, up to now, in which most replies failed."""
-    unanswered: Mapping[str, int] = field(default_factory=dict)
+    silent_in_a_row: Mapping[str, int] = field(default_factory=dict)
     """Messages in a row to train that a client did not answer in time."""
     trainings: Mapping[str, int] = field(default_factory=dict)
     """How often each client was asked to train; each time may cost it privacy."""
@@ -155,7 +154,7 @@ class FailureRecord:
     @property
     def silent(self) -> tuple[str, ...]:
         """Clients for which no round waits; they count again once they answer."""
-        return tuple(name for name, rounds in self.unanswered.items() if rounds >= PATIENCE)
+        return tuple(name for name, rounds in self.silent_in_a_row.items() if rounds >= PATIENCE)
 
     @property
     def gone(self) -> tuple[str, ...]:
@@ -183,7 +182,7 @@ class FailureRecord:
         trainings, evaluations = Counter(self.trainings), Counter(self.evaluations)
         for ask in asks:
             trainings[ask.client] += ask.trainings
-            evaluations[ask.client] += ask.task == "evaluate"
+            evaluations[ask.client] += not TASKS[ask.task].trains
         return replace(self, trainings=dict(+trainings), evaluations=dict(+evaluations))
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
@@ -202,8 +201,8 @@ class FailureRecord:
         """
         failed = outcome.failed(Fault.CLIENT)
         in_a_row = Counter(without(self.in_a_row, outcome.responded)) + Counter(failed)
-        before = without(self.unanswered, {*outcome.responded, *failed})
-        unanswered = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
+        before = without(self.silent_in_a_row, {*outcome.responded, *failed})
+        silent_in_a_row = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
         waiting = {name: self.waiting.get(name, 1) - 1 for name in self.excluded}
         waiting = {name: rounds for name, rounds in waiting.items() if rounds > 0}
         excluded = only(self.excluded, waiting)
@@ -229,7 +228,7 @@ class FailureRecord:
             rounds_with_replies=rounds,
             silent_streak=empty,
             failing_streak=failing,
-            unanswered=unanswered,
+            silent_in_a_row=silent_in_a_row,
             pauses=dict(pauses),
             waiting=waiting,
         )
@@ -279,7 +278,7 @@ class FailureRecord:
         for name, problem in outcome.problems.items():
             clients[problem.text].append(name)
         if clients:
-            return "; ".join(f"the reply of {in_words(of)} {text}" for text, of in clients.items())
+            return "; ".join(f"the reply of {naming(of)} {text}" for text, of in clients.items())
         if self.excluded:
             return f"excluded are {listed(in_order(self.excluded))}"
         return "no client was sent a message"

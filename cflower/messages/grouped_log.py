@@ -46,18 +46,18 @@ class GroupedLog:
         for (level, sentence, _), causes in shown:
             often = Counter(causes.values()).most_common(1)[0][0]
             cause = often if len({*causes.values()}) == 1 else f"{often} (or alike)"
-            log(level, "%s", sentence.format(clients=in_words(causes), cause=cause))
+            log(level, "%s", sentence.format(clients=naming(causes), cause=cause))
         if others := groups[len(shown) :]:
             causes = {client: text for _, group in others for client, text in group.items()}
             client, cause = next(iter(causes.items()))
             level = max(level for (level, *_), _ in others)
-            log(level, MORE, in_words(causes), len(others), client, cause)
+            log(level, MORE, naming(causes), len(others), client, cause)
 
 
-def in_words(clients: Collection[str]) -> str:
+def naming(clients: Collection[str]) -> str:
     """Clients by name, the number of them first.
 
-    >>> in_words(["b"]), in_words(["b", "a"])
+    >>> naming(["b"]), naming(["b", "a"])
     ('client b', '2 clients (a, b)')
     """
     names = listed(in_order(clients))

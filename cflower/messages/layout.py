@@ -52,7 +52,6 @@ def is_trained(key: str, dtype: np.dtype[Any], untrained: Iterable[str]) -> bool
 
 
 def matches(key: str, patterns: Iterable[str]) -> bool:
-    """Whether one of these patterns (``*``, ``?``) matches the key."""
     return any(fnmatch(key, pattern.strip()) for pattern in patterns)
 
 
@@ -66,7 +65,6 @@ class Entry(NamedTuple):
     place: slice
 
     def of(self, weights: Weights) -> NDArray[Any]:
-        """The array's place in its vector, as a view."""
         return (weights.trained if self.trained else weights.carried)[self.place]
 
     def rounded(self, weights: Weights) -> NDArray[Any]:

@@ -13,11 +13,11 @@ from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply
+from cflower.algorithm.state import Ask, CFLState, Reply, Task
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.budget import Budget, Waiting
-from cflower.messages.client_names import ADAPT_MESSAGE, EVALUATE_PATH, PART
+from cflower.messages.client_names import EVALUATE_PATH, PART, TASKS
 from cflower.messages.exchange import FOR_ALL, SLOW, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
 from cflower.messages.grouped_log import GroupedLog
@@ -38,8 +38,6 @@ from cflower.ordering import in_order, line, listed, only, without
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
-KINDS = {"train": "train", "evaluate": "evaluate", "adapt": ADAPT_MESSAGE}
-"""The type of a message with one model, by the task of its ask."""
 WITHOUT = "The %s goes on without {clients}: the reply {cause}."
 NOT_MEASURED = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
@@ -99,8 +97,8 @@ class ClientMessenger:
         self.waiting = Waiting(free=self.timeout)
 
     @property
-    def busy(self) -> dict[str, int]:
-        """The clients that still owe a reply, and to which round."""
+    def rounds_outstanding(self) -> dict[str, int]:
+        """The clients with an outstanding reply to an earlier round, and that round."""
         return {sent.ask.client: sent.ask.server_round for sent in self.outstanding.values()}
 
     @property
@@ -110,20 +108,13 @@ class ClientMessenger:
 
     @property
     def absent(self) -> set[str]:
-        """The clients for which no decision waits, hurried ones as long as they owe a reply."""
-        return self.failures.absent | (self.waiting.hurried & self.busy.keys())
+        """The clients for which no decision waits, hurried ones while a reply is outstanding."""
+        return self.failures.absent | (self.waiting.hurried & self.rounds_outstanding.keys())
 
     @property
     def free(self) -> set[str]:
-        """The present clients that do not owe a reply to an earlier round."""
-        return set(self.present) - self.busy.keys()
-
-    def plain_messages(
-        self, asks: Iterable[Ask], state: CFLState, config: ConfigRecord
-    ) -> list[Message]:
-        """A message for each ask, with its one model."""
-        models = {ask: {self.arrays_key: state.model_of(ask)} for ask in asks}
-        return self.messages(models, config, state.settings_of)
+        """The present clients without an outstanding reply to an earlier round."""
+        return set(self.present) - self.rounds_outstanding.keys()
 
     def messages(
         self,
@@ -150,7 +141,7 @@ class ClientMessenger:
             if self.older:
                 content = instructions(ask.task, content)
             node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
-            kind = KINDS[ask.task] if len(models) == 1 else EVALUATE_PATH
+            kind = TASKS[ask.task].message_type if len(models) == 1 else EVALUATE_PATH
             message = Message(content, node, kind, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
         return [message for message, _ in self._sent]
@@ -177,10 +168,10 @@ class ClientMessenger:
         yield from exchange
         if remote:  # simulated clients wait for cores
             self._charge(exchange.seconds)
-        unanswered = only(before | self._by_id, exchange.unanswered)
+        left = only(before | self._by_id, exchange.outstanding if exchange.closed else ())
         if late:
-            self.outstanding, unanswered = unanswered, {}
-        closed = [sent.node for sent in unanswered.values()]
+            self.outstanding, left = left, {}
+        closed = [sent.node for sent in left.values()]
         for nodes, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
@@ -196,7 +187,7 @@ class ClientMessenger:
             log(WARNING, HURRIED, listed(in_order(new)), SLOW)
 
     @property
-    def _task(self) -> str:
+    def _task(self) -> Task:
         return self._sent[0][1].ask.task if self._sent else "train"
 
     @property
@@ -338,14 +329,14 @@ class ClientMessenger:
         return problems
 
     def set_aside(
-        self, client: str, problem: str, fault: Fault = Fault.CLIENT, task: str = "train"
+        self, client: str, problem: str, fault: Fault = Fault.CLIENT, task: Task = "train"
     ) -> None:
         """Note that a reply is not used; ``problem`` completes "the reply ..."."""
-        problem = line(problem)
-        if fault is Fault.EMPTY and task == "evaluate":
+        problem, trains = line(problem), TASKS[task].trains
+        if fault is Fault.EMPTY and not trains:
             self.grouped.note(INFO, NOT_MEASURED, client, "")
             return
         fault = Fault.CLIENT if fault is Fault.EMPTY else fault
         self.problems.setdefault(client, Problem(problem, fault))
-        sentence = WITHOUT % ("evaluation" if task == "evaluate" else "round")
+        sentence = WITHOUT % ("round" if trains else "evaluation")
         self.grouped.note(WARNING, sentence, client, problem)

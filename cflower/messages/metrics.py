@@ -43,12 +43,11 @@ class ClientMetrics(NamedTuple):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The metrics that are single numbers."""
         scalars = {k: v for k, v in self.metrics.items() if not isinstance(v, list)}
         return {key: float(value) for key, value in scalars.items()}
 
 
-class LeadingMetric:
+class Leader:
     """The metric that leads: the ``asked`` one, or one that clients send in its place."""
 
     def __init__(self, asked: Metric) -> None:
@@ -178,7 +177,6 @@ def weighted_mean(measured: Iterable[ClientMetrics]) -> Metrics:
 
 
 def mean_over_clients(measured: Iterable[ClientMetrics]) -> Metrics:
-    """Weighted mean with weights limited by `limited`."""
     measured = list(measured)
     weights = limited(one.num_examples for one in measured).tolist()
     return weighted_mean(map(ClientMetrics, [one.metrics for one in measured], weights))

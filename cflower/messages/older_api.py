@@ -9,19 +9,19 @@ from io import BytesIO
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from cflower.algorithm.state import Task
 from cflower.messages.arrays import records_in
+from cflower.messages.client_names import TASKS
 from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.ordering import line
 
-INSTRUCTIONS = {"train": "fitins", "evaluate": "evaluateins"}
 
-
-def instructions(kind: str, content: RecordDict) -> RecordDict:
-    """The content of a message of this type, with one model and one config."""
+def instructions(task: Task, content: RecordDict) -> RecordDict:
+    """The content of a message for this task, with one model and one config."""
     (arrays,) = records_in(content, ArrayRecord).values()
     (config,) = records_in(content, ConfigRecord).values()
-    name = INSTRUCTIONS[kind]
+    name = f"{TASKS[task].older}ins"
     return RecordDict({f"{name}.parameters": arrays, f"{name}.config": config})
 
 

@@ -15,7 +15,7 @@ from cflower.algorithm.state import CFLState, Personal
 from cflower.algorithm.weights import Weights
 from cflower.messages.layout import Layout
 
-MOST = float(np.finfo(np.float16).max)
+LARGEST_HALF = float(np.finfo(np.float16).max)
 """The largest difference in half precision."""
 
 
@@ -24,12 +24,12 @@ def difference_of(layout: Layout, model: Weights, leaf: Weights) -> dict[str, ND
     arrays = dict(layout.arrays(model))
     for entry in layout.entries:
         if entry.trained:
-            difference = np.clip(entry.of(model) - entry.of(leaf), -MOST, MOST)
+            difference = np.clip(entry.of(model) - entry.of(leaf), -LARGEST_HALF, LARGEST_HALF)
             arrays[entry.key] = difference.astype(np.float16).reshape(entry.shape)
     return arrays
 
 
-def model_of(layout: Layout, difference: Mapping[str, NDArray[Any]], leaf: Weights) -> Weights:
+def restored(layout: Layout, difference: Mapping[str, NDArray[Any]], leaf: Weights) -> Weights:
     """The model with this difference from that of its leaf."""
     model = Weights(leaf.trained.copy(), leaf.carried.copy())
     for entry in layout.entries:
@@ -38,13 +38,13 @@ def model_of(layout: Layout, difference: Mapping[str, NDArray[Any]], leaf: Weigh
     return layout.as_sent(model)
 
 
-def rounded(state: CFLState, layout: Layout) -> CFLState:
+def as_kept(state: CFLState, layout: Layout) -> CFLState:
     """The state with each client's own model as it is kept, so that its figures are of that."""
     steps = dict[str, Personal]()
     for name, step in state.personal.items():
         leaf = state.tree.clusters[name].model
         models = {
-            client: model_of(layout, difference_of(layout, own, leaf), leaf)
+            client: restored(layout, difference_of(layout, own, leaf), leaf)
             for client, own in step.models.items()
         }
         steps[name] = step._replace(models=models)

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Set
-from typing import TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -12,16 +11,15 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import Ask, Reply
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights, norm
-from cflower.messages.client_names import is_name
+from cflower.messages.arrays import RecordKind
+from cflower.messages.client_names import TASKS, is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import line
 
-Record = TypeVar("Record", ArrayRecord, MetricRecord)
-
 MOST_METRICS = 1000
-MOST_NUMBERS = 10_000
+MOST_METRIC_NUMBERS = 10_000
 """In the metrics of a reply, lists included."""
 LONGEST_REASON = 100_000
 EXCEPTION = re.compile(r"<class '(?:cflower\.errors\.\w+|(?:[\w.]*\.)?(\w+))'>:<['\"]?(.*?)'?>?")
@@ -50,7 +48,7 @@ def read_reply(
     not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
-    if ask.task == "evaluate":
+    if not TASKS[ask.task].trains:
         return Reply(ask, num_examples, metrics)
     assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)
@@ -76,8 +74,8 @@ def too_late(tree: ParameterTree, reply: Reply) -> str:
         return f"the client trains the model of {here.name} now, not that of {name}"
     if here.is_leaf and here.born >= asked:
         return f"cluster {name} was split and joined again"
-    assert reply.origin is not None
-    if not here.is_leaf and norm(reply.origin.trained - here.model.trained) > reply.norm:
+    sent = reply.origin
+    if sent and not here.is_leaf and norm(sent.trained - here.model.trained) > reply.norm:
         return f"the model of {name} had moved on before it was split"
     return ""
 
@@ -88,7 +86,7 @@ def read_metrics(message: Message, weighted_by: str) -> ClientMetrics:
     `BadReplyError` for an error message, not exactly one MetricRecord, or a weight that is no
     number above zero, or more than `MOST_EXAMPLES`.
     """
-    return read_record(the_one(MetricRecord, content_of(message)), weighted_by)
+    return metrics_in(the_one(MetricRecord, content_of(message)), weighted_by)
 
 
 def content_of(message: Message) -> RecordDict:
@@ -96,12 +94,12 @@ def content_of(message: Message) -> RecordDict:
     if message.has_error():
         reason = message.error.reason
         older = re.search(r"\b(fit|evaluate)ins\.parameters", reason or "")
-        problem = f"is an error: {CLIENT_FN if older else first_line(reason)}"
+        problem = f"is an error: {CLIENT_FN if older else cause_in(reason)}"
         raise BadReplyError(problem, FAULTS.get(message.error.code, Fault.CLIENT))
     return message.content
 
 
-def the_one(kind: type[Record], content: RecordDict) -> Record:
+def the_one(kind: type[RecordKind], content: RecordDict) -> RecordKind:
     """The one record of this kind; `BadReplyError` for none or several."""
     records = [record for record in content.values() if isinstance(record, kind)]
     if len(records) != 1:
@@ -109,7 +107,7 @@ def the_one(kind: type[Record], content: RecordDict) -> Record:
     return records[0]
 
 
-def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
+def metrics_in(record: MetricRecord, weighted_by: str) -> ClientMetrics:
     """The metrics and the weight in one record, as `read_metrics`."""
     if len(record) > MOST_METRICS:
         raise BadReplyError(f"has {len(record)} metrics, more than {MOST_METRICS}")
@@ -123,8 +121,8 @@ def read_record(record: MetricRecord, weighted_by: str) -> ClientMetrics:
         numbers += size
         if size > MOST_METRICS:
             raise BadReplyError(f"has {size} numbers as {key}, more than {MOST_METRICS}")
-        if numbers > MOST_NUMBERS:
-            raise BadReplyError(f"has more than {MOST_NUMBERS:,} numbers in its metrics")
+        if numbers > MOST_METRIC_NUMBERS:
+            raise BadReplyError(f"has more than {MOST_METRIC_NUMBERS:,} numbers in its metrics")
         metrics[key] = value if is_finite(value) else math.nan
     weight = metrics.pop(weighted_by, math.nan)
     if isinstance(weight, list) or not 0 < weight <= MOST_EXAMPLES:
@@ -144,7 +142,7 @@ def is_finite(value: int | float | list[int] | list[float]) -> bool:
         return False
 
 
-def first_line(reason: str | None) -> str:
+def cause_in(reason: str | None) -> str:
     """The line of a client's error with its cause: the last one of a traceback, else the first."""
     text = reason or ""
     place = -1 if "Traceback" in text else 0

@@ -27,19 +27,19 @@ from cflower.messages.claims import facts_in
 from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.flower import is_remote
-from cflower.messages.replies import first_line
+from cflower.messages.replies import cause_in
 from cflower.ordering import in_order, line, listed
 from cflower.seeding import generator
 
 DUPLICATE = "another node already holds this name: give each SuperNode a client-id of its own"
 REGISTERED = "another node is registered by this name: give each SuperNode a client-id of its own"
-SILENT = (
+NO_ANSWER = (
     "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
     "simulation; a longer node-timeout helps where the app has one"
 )
 UNREACHABLE = (Fault.ABSENT, Fault.SILENT)
 """The SuperLink answers for the node."""
-FAILED = (
+FAILED_IN_ROLL_CALL = (
     "The client(s) of node(s) %s failed in the roll call and have no lasting name, only their node "
     "ids: %s. A mod of the whole ClientApp may be the reason: mods for training belong to "
     "@app.train(mods=[...])."
@@ -119,7 +119,6 @@ class RollCall:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Names of the clients that are connected, in natural order."""
         return in_order(self.nodes)
 
     @property
@@ -137,11 +136,9 @@ class RollCall:
 
     @property
     def _some_only(self) -> bool:
-        """Whether nodes are asked only when they are drawn."""
         return self.remote and self.share < 1
 
     def name_of(self, node_id: int) -> str:
-        """The client at a node; the node id itself for one that never answered."""
         known = self._states.get(node_id)
         return known.client if isinstance(known, Member) else str(node_id)
 
@@ -257,7 +254,7 @@ class RollCall:
             return set()
         names = {one.node_id: line(one.name) for one in grid.get_nodes() if one.name}
         for node, asked in late.items():
-            refused = Refused(names.get(node, f"node {node}"), SILENT.format(self.timeout), {})
+            refused = Refused(names.get(node, f"node {node}"), NO_ANSWER.format(self.timeout), {})
             self._states[node] = asked._replace(late=asked.late or refused)
         return late.keys()
 
@@ -285,11 +282,11 @@ class RollCall:
                 if fault in UNREACHABLE:
                     self._states[node] = self._are(Asked)[node]._replace(message_id="")
                     continue
-                answers[node] = {} if fault else facts_of(reply)
+                answers[node] = {} if fault else answered_facts(reply)
                 if fault and reply.error.code != CLIENT_FAILED:
-                    failed[first_line(reply.error.reason)].append(str(node))
+                    failed[cause_in(reply.error.reason)].append(str(node))
         for reason, nodes in failed.items():
-            log(WARNING, FAILED, listed(nodes), reason)
+            log(WARNING, FAILED_IN_ROLL_CALL, listed(nodes), reason)
         return answers
 
     def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
@@ -341,7 +338,7 @@ class RollCall:
         return f"This run needs {at_least} clients and has {count}{known}. {advice}"
 
 
-def facts_of(answer: Message) -> dict[str, Any]:
+def answered_facts(answer: Message) -> dict[str, Any]:
     """The facts in a client's answer; those that are not valid are its ``problem``."""
     facts, invalid = facts_in(answer.content, FACTS)
     return (

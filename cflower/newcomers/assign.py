@@ -64,7 +64,6 @@ class Assignment:
 
     @property
     def cluster(self) -> str:
-        """The leaf."""
         return self.levels[-1].cluster
 
     @property
@@ -225,7 +224,6 @@ class PyTorchClient:
 
     @property
     def num_held_out(self) -> int:
-        """The number of examples that its metrics are of."""
         return len(self.data.report)
 
     def update(self, cluster: Cluster) -> Vector:

@@ -1,28 +1,28 @@
 """One client of any Flower app, called in this process."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import math
+from collections.abc import Mapping
+from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.state import REPORT, Ask, Reply, Role
+from cflower.algorithm.state import Ask, Reply, Role, Task
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, PART, app_has
-from cflower.messages.failures import BadReplyError
-from cflower.messages.flower import has_client_fn, identify
+from cflower.messages.client_names import EVALUATE, app_has
+from cflower.messages.failures import FailureRecord
+from cflower.messages.flower import has_client_fn
 from cflower.messages.local_arrays import lacking
-from cflower.messages.metrics import Metrics, plausible
-from cflower.messages.older_api import as_records, instructions
-from cflower.messages.replies import read_metrics, read_reply
+from cflower.messages.messenger import ClientMessenger
+from cflower.messages.metrics import ClientMetrics, Metrics, plausible
+from cflower.messages.roll_call import RollCall
 from cflower.own_code import own_function
 from cflower.runs.record import RunRecord
+from cflower.simulation.inline_grid import InlineGrid
 
-NODE_ID = 1
-Content = TypeVar("Content")
+NAME = "newcomer"
 
 
 def load_client_app(reference: str) -> ClientApp:
@@ -33,69 +33,58 @@ def load_client_app(reference: str) -> ClientApp:
     return app
 
 
-@dataclass
 class LocalClient:
     """A client that receives a run's models in messages like those of the run.
 
-    Its methods raise `FederationError` if a reply cannot be used.
+    ``node_config`` is that of the node that it would be on, such as ``partition-id``. Its methods
+    raise `FederationError` if a reply cannot be used.
     """
 
-    run: RunRecord
-    app: ClientApp
-    node_config: Mapping[str, Any]
-    """Config of the node that the client would be on, such as ``partition-id``."""
-    num_train: float = 0
-    num_held_out: float = 0
+    def __init__(self, run: RunRecord, app: ClientApp, node_config: Mapping[str, Any]) -> None:
+        self.run, self.app, self._node_config = run, app, node_config
+        self.num_train = self.num_held_out = 0.0
+        grid = InlineGrid(app, 1, run.config, node_config=node_config)
+        (node,) = grid.get_node_ids()
+        self._messenger = ClientMessenger(
+            grid,
+            math.inf,
+            RollCall(nodes={NAME: node}, remote=False),
+            run.layout,
+            FailureRecord(),
+            weighted_by=run.settings["weighted-by-key"],
+            arrays_key=run.settings["arrayrecord-key"],
+            config_key=run.settings["configrecord-key"],
+            older=has_client_fn(app),
+        )
 
     def update(self, cluster: Cluster) -> Vector:
         """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
-        layout, projection = self.run.layout, self.run.projection
-        ask = Ask("newcomer", cluster.name, Role.PLACE, server_round=0)
-
-        def read(message: Message, weighted_by: str) -> Reply:
-            local = lacking(message, layout) or frozenset()  # as in the run: they stay on it
-            return read_reply(message, ask, cluster.model, layout, projection, weighted_by, local)
-
-        reply = self._ask(MessageType.TRAIN, cluster, read)
+        reply = self._ask("train", cluster)
         self.num_train = reply.num_examples
         assert reply.kept is not None
-        return projection.seen(reply.kept)
+        return self.run.projection.seen(reply.kept)
 
     def evaluate(self, cluster: Cluster) -> Metrics:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
         if not app_has(self.app, EVALUATE, if_unknown=True):
             return {}
-        measured = self._ask(MessageType.EVALUATE, cluster, read_metrics)
+        measured = ClientMetrics.of(self._ask("evaluate", cluster))
         metrics, self.num_held_out = plausible([measured])[0]
         return metrics
 
-    def _ask(self, kind: str, cluster: Cluster, read: Callable[[Message, str], Content]) -> Content:
-        """The reply to a message as `ClusteredFL` sends it."""
-        identify(NODE_ID, NODE_ID)
-        settings, run_config = self.run.settings, dict(self.run.config)
-        weighted_by = settings["weighted-by-key"]
-        about = {"server-round": cluster.split_round or 0, "cluster": cluster.name, PART: REPORT}
-        config = ConfigRecord(settings.get(f"{kind}-config", {}) | about)
-        arrays = self.run.layout.record(cluster.model)
-        content = RecordDict(
-            {settings["arrayrecord-key"]: arrays, settings["configrecord-key"]: config}
-        )
-        older = has_client_fn(self.app)
-        if older:
-            content = instructions(kind, content)
-        context = Context(NODE_ID, NODE_ID, dict(self.node_config), RecordDict(), run_config)
-        try:
-            reply = self.app(Message(content, NODE_ID, kind), context)
-            if older:
-                reply.content = as_records(reply.content, self.run.layout, weighted_by)
-            return read(reply, weighted_by)
-        except BadReplyError as error:
-            problem = str(error)
-        except Exception as error:  # another app's code can fail in any way
-            problem = f"is an error: {type(error).__name__}: {error}"
-            if not self.node_config:
-                problem += ". Its app may need a node config: --node-config"
+    def _ask(self, task: Task, cluster: Cluster) -> Reply:
+        messenger = self._messenger
+        ask = Ask(NAME, cluster.name, Role.PLACE, cluster.split_round or 0, task)
+        config = ConfigRecord(self.run.settings.get(f"{task}-config", {}))
+        messages = messenger.messages({ask: {messenger.arrays_key: cluster.model}}, config)
+        replies = list(messenger.exchange(messages))
+        messenger.local.keys = lacking(replies[0], self.run.layout) or frozenset()
+        for _, reply in messenger.replies(replies, self.run.projection):
+            return reply
+        problem = messenger.problems[NAME].text
+        if replies[0].has_error() and not self._node_config:
+            problem += ". Its app may need a node config: --node-config"
         raise FederationError(
-            f"The newcomer's reply to the {kind} message with the model of cluster {cluster.name} "
+            f"The newcomer's reply to the {task} message with the model of cluster {cluster.name} "
             f"{problem}."
         )

@@ -125,7 +125,7 @@ def sort_answers(
             continue
         del problems[client]
         for one in to:
-            if all(map(agree, one.weights, weights)):
+            if all(map(same_weights, one.weights, weights)):
                 one.clients.append(client)
                 break
         else:
@@ -135,6 +135,6 @@ def sort_answers(
     return next(reversed(problems.values()), "")
 
 
-def agree(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_weights(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether values are the same but for the rounding of another processor."""
     return bool(np.allclose(one, other, rtol=1e-3, atol=1e-6))

@@ -63,7 +63,6 @@ def read_seed(path: str) -> bytes:
 
 @lru_cache  # a simulated client reads the file for every message
 def _warn_of_readers(path: str, mode: int) -> None:
-    """Log that others can read the file, once in a process."""
     if os.name == "posix" and mode & 0o077:
         log(WARNING, "seed-file = %r can be read by other users: run `chmod 600` on it.", path)
 

@@ -14,7 +14,7 @@ from cflower.messages.own_models import difference_of
 from cflower.ordering import in_order
 from cflower.runs.writing import replace_file
 
-FOLDERS = ("models", "general", "personal")
+MODEL_FOLDERS = ("models", "general", "personal")
 """The folders of models: of clusters, of the leaves' means above judged splits, and of clients."""
 
 
@@ -25,7 +25,7 @@ def write_models(run: Path, state: CFLState, layout: Layout) -> None:
         files.add(run / file)
         replace_file(run / file, content, lasting=False)
     for path in run.glob("*/*.safetensors"):
-        if path.parent.name in FOLDERS and path not in files:
+        if path.parent.name in MODEL_FOLDERS and path not in files:
             path.unlink()
 
 

@@ -64,7 +64,7 @@ REPORT_FIRST, REPORT_EVERY, REPORT_TIMES = 60.0, 10.0, 200
 """While the run goes on, the report is written after its first minute, since the first one loads
 what it needs, then as often as its page reloads itself (seconds), and in at most a 200th of the
 time."""
-MANY = 1000
+MANY_MEMBERS = 1000
 """Clients from which on the summary is one line and written with the checkpoints only, the report
 is written at the end only, a line of ``rounds.jsonl`` has the members of its cluster only where
 they changed, and only the similarity matrix of a split is kept (of 1,000 clients it has four
@@ -218,7 +218,7 @@ class Recorder(Observer):
         """Write what one round adds; if that fails, the next round tries to write both."""
         self._unsaved = report
         with self._writing():
-            self._metric, many = report.metric, len(report.state.tree.clients) >= MANY
+            self._metric, many = report.metric, len(report.state.tree.clients) >= MANY_MEMBERS
             for decision in report.decisions:
                 line = round_line(report, decision)
                 known = many and self._so_far.members.get(line.cluster) == line.members
@@ -409,7 +409,7 @@ class Recorder(Observer):
             bytes=self.num_bytes,
             class_names=self._classes,
         )
-        indent = 1 if len(report.state.tree.clients) < MANY else None
+        indent = 1 if len(report.state.tree.clients) < MANY_MEMBERS else None
         self._write(self._summary, indent=indent, lasting=lasting)
         return self._summary
 

@@ -16,10 +16,14 @@ from cflower.runs.records import FORMAT, Config
 from cflower.runs.run_files import printable
 from cflower.strategy.observers import RunStart
 
+WITHOUT_EFFECT = (
+    *("output-dir", "resume", "baselines", "run-name", "checkpoint-interval", "tracker"),
+    "clients-together",
+)
+"""Keys that have no effect on the clusters."""
 MAY_CHANGE = (
-    *("resume", "output-dir", "num-server-rounds", "node-timeout", "round-timeout"),
-    *("round-share", "round-seconds", "tracker", "seed-file", "selection", "baselines"),
-    *("run-name", "checkpoint-interval", "clients-together"),
+    *(*WITHOUT_EFFECT, "num-server-rounds", "node-timeout", "round-timeout", "round-share"),
+    *("round-seconds", "seed-file", "selection"),
 )
 """Keys that may have other values in a resumed run."""
 PACKAGES = ("cflower", "flwr", "torch", "jax", "numpy", "scipy", "scikit-learn")

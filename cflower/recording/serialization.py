@@ -57,14 +57,14 @@ def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
     now = [move for move in report.state.moves if move.server_round == report.server_round]
     return {
         "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
-        "clients": {name: numbers(one) for name, one in only(report.measured, own).items()},
+        "clients": {name: client_values(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),
         "outstanding": only(outstanding, own),
     }
 
 
-def measures_in(line: Line) -> Figures:
+def tracked_figures(line: Line) -> Figures:
     """The numbers of one line of ``rounds.jsonl``, each under its path in the line."""
     name = line.cluster
     groups: dict[str, Mapping[str, Any]] = {
@@ -108,10 +108,10 @@ def cluster_line(cluster: Cluster) -> ClusterLine:
     )
 
 
-def numbers(measured: ClientMetrics) -> dict[str, float]:
+def client_values(measured: ClientMetrics) -> dict[str, float]:
     """The metrics that are one number each, without those named like the folder's own fields.
 
-    >>> numbers(ClientMetrics({"loss": 0.5, "recall": [0.1, 0.2], "cluster": 7}, 1))
+    >>> client_values(ClientMetrics({"loss": 0.5, "recall": [0.1, 0.2], "cluster": 7}, 1))
     {'loss': 0.5}
     """
     return without(measured.scalars, RESERVED)

@@ -10,7 +10,7 @@ from cflower.algorithm.state import Personal
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
-from cflower.recording.serialization import numbers, scalars
+from cflower.recording.serialization import client_values, scalars
 from cflower.runs.baselines import fairness
 from cflower.runs.records import (
     TRIAL_STATUS,
@@ -145,7 +145,10 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
-        "pooled": pooled_lines(report),
+        "pooled": {
+            way: PooledLine.model_validate(one, from_attributes=True)
+            for way, one in report.pooled.items()
+        },
         "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
@@ -153,27 +156,21 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     }
 
 
-def pooled_lines(report: FinalReport) -> dict[str, PooledLine]:
-    """The figures of all clients' examples together, by model."""
-    lines = report.pooled.items()
-    return {way: PooledLine.model_validate(one, from_attributes=True) for way, one in lines}
-
-
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
     """The clients' entries in the summary after the final evaluation."""
     lines, metric, files = {}, report.metric.name, personal_files(report.state)
     for name, result in report.clients.items():
-        line: dict[str, Any] = numbers(result.served(report.selection))
+        line: dict[str, Any] = client_values(result.served(report.selection))
         for column, measured in result.columns.items():
-            figures = numbers(measured) if measured else {}
-            line |= {f"{column}_{k}": figures.get(k) for k in (metric, *numbers(result.leaf))}
+            figures = client_values(measured) if measured else {}
+            line |= {f"{column}_{k}": figures.get(k) for k in (metric, *client_values(result.leaf))}
         lines[name] = line | {
             "num_examples": result.num_examples,
             "held_out": result.leaf.num_examples,
             "trainings": report.failures.trainings.get(name, 0),
             "evaluations": report.failures.evaluations.get(name, 0),
             "best_cluster": result.best_cluster,
-            "levels": {n: numbers(level).get(metric) for n, level in result.levels.items()},
+            "levels": {n: client_values(level).get(metric) for n, level in result.levels.items()},
             "served_by": served_by(report, name, files.get(name)),
         }
     return lines

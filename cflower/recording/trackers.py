@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cflower.errors import ConfigError
-from cflower.recording.serialization import Figures, measures_in, round_line
+from cflower.recording.serialization import Figures, round_line, tracked_figures
 from cflower.settings import check_choice
 from cflower.strategy.observers import Observer, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
@@ -113,7 +113,7 @@ class Tracker(Observer):
         self._backend = BACKENDS[self._name](self._recorder.path, self._recorder.config)
 
     def on_round(self, report: RoundReport) -> None:
-        lines = (measures_in(round_line(report, one)) for one in report.decisions)
+        lines = (tracked_figures(round_line(report, one)) for one in report.decisions)
         self._backend.log(dict(ChainMap(*lines)), report.server_round)
 
     def on_end(self, report: FinalReport | None) -> None:

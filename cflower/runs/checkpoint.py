@@ -36,9 +36,9 @@ from cflower.runs.writing import replace_file
 from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-12"
+CHECKPOINT_FORMAT = "cflower-checkpoint-12"
 KEPT = 2
-LARGE = 50_000_000
+LARGE_CHECKPOINTS = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""
 RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
@@ -150,8 +150,8 @@ class Checkpoints:
         state = replace(checkpoint.state, placed={}, pending=None)  # they are of one round only
         pack, whole = self._packed(name, checkpoint._replace(state=state))
         others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
-        structure = json.dumps({"format": FORMAT, "checkpoint": whole, "others": others})
-        header = header_of(pack.new, structure)
+        structure = json.dumps({"format": CHECKPOINT_FORMAT, "checkpoint": whole, "others": others})
+        header = safetensors_header(pack.new, structure)
         contents = (array.reshape(-1).view(np.uint8) for array in pack.new.values())
         replace_file(self._folder / f"{name}.safetensors", header, *contents)
         # The checksum comes last: without it the file does not count.
@@ -170,7 +170,7 @@ class Checkpoints:
     def close(self) -> None:
         """Of large checkpoints keep only the last one, and the files that it refers to."""
         files = [*self._folder.glob("*")]  # a run without rounds has no such folder
-        if sum(path.stat().st_size for path in files) <= LARGE:
+        if sum(path.stat().st_size for path in files) <= LARGE_CHECKPOINTS:
             return
         needed = {self._last, *(place.file for place in self._used[-1].values())}
         for path in files:
@@ -236,13 +236,12 @@ class Checkpoints:
 
 
 def digest_of(array: NDArray[Any]) -> str:
-    """Digest of an array's content, type and shape."""
     digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
     return digest.hexdigest()
 
 
-def header_of(arrays: Mapping[str, NDArray[Any]], structure: str) -> bytes:
+def safetensors_header(arrays: Mapping[str, NDArray[Any]], structure: str) -> bytes:
     """The header of a safetensors file with these arrays and this text; their bytes follow it.
 
     As ``safetensors.save``, which makes the whole file in memory.
@@ -279,8 +278,8 @@ def read_arrays(path: Path) -> bytes:
 def read_checkpoint(header: bytes, arrays: PackReader) -> tuple[Checkpoint, dict[str, Any]]:
     """The checkpoint in a file by its header, and the other files that it refers to."""
     structure = json.loads(json.loads(header[8:])["__metadata__"]["structure"])
-    if structure["format"] != FORMAT:
-        raise ValueError(f"its format is {structure['format']!r}, not {FORMAT!r}")
+    if structure["format"] != CHECKPOINT_FORMAT:
+        raise ValueError(f"its format is {structure['format']!r}, not {CHECKPOINT_FORMAT!r}")
     checkpoint: Checkpoint = unpacked(structure["checkpoint"], arrays)
     clusters = checkpoint.state.tree.clusters
     if not isinstance(checkpoint.server_round, int):

@@ -17,13 +17,13 @@ from safetensors.numpy import load
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
-from cflower.messages.own_models import model_of
+from cflower.messages.own_models import restored
 from cflower.metric import Metric
 from cflower.ordering import in_order, listed, only
 from cflower.runs.checkpoint import Checkpoints
@@ -167,11 +167,9 @@ class RunRecord:
             fit = all(np.isfinite(edge).all() and edge.shape == shape for _, edge in edges)
             if not fit or not names.isprintable():
                 raise ValueError(f"the updates do not fit {File.CONFIG}")
-            sent = {cluster.name: self._as_sent(cluster) for cluster in clusters}
+            as_sent = self.layout.as_sent
+            sent = {one.name: replace(one, model=as_sent(one.model)) for one in clusters}
         return ParameterTree(sent, tree.unassigned)
-
-    def _as_sent(self, cluster: Cluster) -> Cluster:
-        return replace(cluster, model=self.layout.as_sent(cluster.model))
 
     def _refuse(self, problem: str) -> None:
         raise RunFolderError(f"{problem} Copy the whole run folder again.")
@@ -182,7 +180,7 @@ class RunRecord:
             arrays = load(read_file(file_in(self.path, file), MOST_HEADER + 2 * self.model_bytes))
             if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
                 return self.layout.weights(record_of(arrays))
-            return model_of(self.layout, arrays, self.tree.clusters[leaf].model)
+            return restored(self.layout, arrays, self.tree.clusters[leaf].model)
 
     @cached_property
     def metric(self) -> Metric:
@@ -190,7 +188,6 @@ class RunRecord:
 
     @property
     def criterion(self) -> dict[str, Any]:
-        """The criterion's ``name`` and its settings."""
         return dict(self.settings["criterion"])
 
     @property
@@ -241,7 +238,6 @@ class RunRecord:
 
     @property
     def scores(self) -> dict[str, Number | None]:
-        """The leading metric of every client."""
         name = self.metric.name
         return {client: line.figures.get(name) for client, line in self.summary.clients.items()}
 
@@ -254,7 +250,6 @@ class RunRecord:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """The number of each client in `client_names`."""
         return {name: i for i, name in enumerate(self.client_names)}
 
     def trained(self, client: str) -> bool:

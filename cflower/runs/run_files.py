@@ -47,7 +47,7 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     if not run:
         return max(there, key=lambda path: (path / File.CONFIG).stat().st_mtime_ns)
     matching = [path for path in there if path.name.startswith(run)]
-    matching = matching or [path for path in there if name_of(path) == run]
+    matching = matching or [path for path in there if label_of(path) == run]
     if len(matching) == 1:
         return matching[0]
     if not matching and given.is_dir():
@@ -62,7 +62,7 @@ def find_run(output_dir: Path, run: str = "") -> Path:
     )
 
 
-def name_of(run: Path) -> str:
+def label_of(run: Path) -> str:
     """The name that a run was given; empty without one, or if the folder cannot be read."""
     try:
         return str(json.loads((run / File.CONFIG).read_bytes()).get("name", ""))
@@ -82,7 +82,7 @@ def read_record(
             f"The run {run.name} has no {kind.FILE}: it has not come so far, or its folder was not "
             "copied whole."
         )
-    text = read_text(path)
+    text = text_in(path)
     if kind is Config:  # a folder of another version may have other fields
         check_format(run.name, json_in(text, str(path)))
     record = record_in(text, kind, str(path))
@@ -107,7 +107,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
     if not path.is_file():
         return ()
     lines, members = list[Line](), dict[str, list[str]]()
-    for number, text in enumerate(read_text(path).rpartition("\n")[0].splitlines(), start=1):
+    for number, text in enumerate(text_in(path).rpartition("\n")[0].splitlines(), start=1):
         line = record_in(text, Line, f"Line {number} of {path}")
         if "members" not in line.model_fields_set:
             if line.cluster not in members:
@@ -118,7 +118,7 @@ def read_lines(path: Path) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def read_text(path: Path) -> str:
+def text_in(path: Path) -> str:
     try:
         return read_file(path).decode()
     except (OSError, ValueError) as error:

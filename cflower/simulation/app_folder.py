@@ -15,7 +15,7 @@ from cflower.errors import ConfigError, first_line
 from cflower.messages.flower import load_app
 from cflower.settings import did_you_mean
 
-KINDS = {"serverapp": ServerApp, "clientapp": ClientApp}
+COMPONENTS = {"serverapp": ServerApp, "clientapp": ClientApp}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AppFolder:
         except (ValueError, OSError) as error:
             problem = " ".join(str(error).split())
             raise ConfigError(f"{path} is not the folder of a Flower app: {problem}") from None
-        if missing := KINDS.keys() - app["components"].keys():
+        if missing := COMPONENTS.keys() - app["components"].keys():
             raise ConfigError(
                 f"{path / 'pyproject.toml'} names no {min(missing)} in [tool.flwr.app.components]."
             )
@@ -64,7 +64,7 @@ class AppFolder:
         `ConfigError` if the reference is wrong, or a module that the app imports is not installed;
         and any exception that the app's own code raises.
         """
-        reference, kind = self.components[component], KINDS[component]
+        reference, kind = self.components[component], COMPONENTS[component]
         named = f"The {component} of {self.path.name}, {reference!r},"
         try:
             app = load_app(reference, ConfigError, self.path)

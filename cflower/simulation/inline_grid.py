@@ -29,9 +29,9 @@ class InlineGrid(Grid):
     """Nodes that run their ClientApp when their reply is pulled, one after another.
 
     The ClientApp may be any function from a message and a context to the reply. ``run_config`` is
-    in every client's context. A ClientApp with a method ``look_ahead`` gets the messages that come
-    next with their contexts before the first of them, up to `SEEN_AHEAD` of one type, and may
-    compute for several at once.
+    in every client's context, ``node_config`` in place of its number. A ClientApp with a method
+    ``look_ahead`` gets the messages that come next with their contexts before the first of them, up
+    to `SEEN_AHEAD` of one type, and may compute for several at once.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class InlineGrid(Grid):
         num_nodes: int,
         run_config: Mapping[str, Any],
         run_id: int = 1,
+        node_config: Mapping[str, Any] | None = None,
     ) -> None:
         identify(run_id, SERVER_NODE_ID)
         self.client_app, self._run = client_app, Run.create_empty(run_id)
@@ -47,6 +48,7 @@ class InlineGrid(Grid):
         for i in range(num_nodes):
             place: dict[str, Any] = {"partition-id": i, "num-partitions": num_nodes}
             node = FIRST_NODE_ID + i
+            place = place if node_config is None else dict(node_config)
             self._contexts[node] = Context(run_id, node, place, RecordDict(), dict(run_config))
         self.num_bytes = 0
         """Bytes of the arrays that were sent, by server and clients."""
@@ -79,7 +81,6 @@ class InlineGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes, always."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -89,7 +90,7 @@ class InlineGrid(Grid):
             message_id = give_id(message)
             if message.metadata.dst_node_id in self._contexts:
                 self._pending[message_id] = message
-                self.num_bytes += size_of(message)
+                self.num_bytes += bytes_of_arrays(message)
                 ids.append(message_id)
         return ids
 
@@ -101,16 +102,13 @@ class InlineGrid(Grid):
                 message = self._pending.pop(message_id)
                 context = self._contexts[message.metadata.dst_node_id]
                 reply, failure = self.run_client(message, context)
-                if message.metadata.message_type != ROLL_CALL or self._knows_roll_call:
+                # A plain function in place of a ClientApp gets the roll call without knowing it.
+                knows = isinstance(self.client_app, ClientApp)
+                if message.metadata.message_type != ROLL_CALL or knows:
                     self._print(failure, context)
-                self.num_bytes += size_of(reply)
+                self.num_bytes += bytes_of_arrays(reply)
                 return [reply]
         return []
-
-    @property
-    def _knows_roll_call(self) -> bool:
-        """A plain function in place of a ClientApp gets the roll call without knowing it."""
-        return isinstance(self.client_app, ClientApp)
 
     def _print(self, failure: Failure | None, context: Context) -> None:
         """The traceback of a client's error, once for each place in the code.
@@ -123,7 +121,8 @@ class InlineGrid(Grid):
         places = traceback.extract_tb(failure.__traceback__)[-1:]
         if not self._printed.issuperset(map(str, places)):
             self._printed.update(map(str, places))
-            print(f"Client {context.node_config['partition-id']} failed:", file=sys.stderr)
+            name = context.node_config.get("partition-id", context.node_id)
+            print(f"Client {name} failed:", file=sys.stderr)
             traceback.print_exception(failure)
 
     def send_and_receive(
@@ -148,8 +147,7 @@ class InlineGrid(Grid):
         return answered(self.client_app, message, context)
 
 
-def size_of(message: Message) -> int:
-    """Bytes of the arrays in a message."""
+def bytes_of_arrays(message: Message) -> int:
     if message.has_error():
         return 0
     models = records_in(message.content, ArrayRecord).values()
@@ -157,7 +155,6 @@ def size_of(message: Message) -> int:
 
 
 def own(record: Any) -> Any:
-    """A copy of a record."""
     return copy_of(record) if isinstance(record, ArrayRecord) else type(record)(dict(record))
 
 

@@ -22,7 +22,7 @@ from cflower.simulation.inline_grid import (
     Failure,
     InlineGrid,
     answered,
-    size_of,
+    bytes_of_arrays,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class WorkerGrid(InlineGrid):
         share = ceil(sum(m.metadata.message_type == kind for m in coming) / len(self._workers))
         alike = [m for m in free if m.metadata.message_type == kind]
         alike.sort(key=lambda m: self._last[m.metadata.dst_node_id] != number)
-        several = self._looks_ahead and size_of(alike[0]) <= SMALL
+        several = self._looks_ahead and bytes_of_arrays(alike[0]) <= SMALL
         return alike[: min(FOR_EACH_WORKER, share) if several else 1]
 
     def _submit(self, number: int, messages: Sequence[Message]) -> None:

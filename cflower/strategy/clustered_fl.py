@@ -24,9 +24,9 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep, model_of
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep, served_model
 from cflower.strategy.run import Call, Run
-from cflower.strategy.settings import Settings, in_words, other_than_default, plain
+from cflower.strategy.settings import Settings, other_than_default, plain, settings_in_words
 from cflower.strategy.wrappers import refuse_older_workflow
 
 
@@ -146,12 +146,12 @@ class ClusteredFL(Settings, Strategy):
     def model_of(self, client: str) -> ArrayRecord:
         """The model that serves a client: its own by a personal step, else its cluster's."""
         self.cluster_of(client)
-        return model_of(self.state, client, self.layout)
+        return served_model(self.state, client, self.layout)
 
     def summary(self) -> None:
         """Log the effective settings that are not the defaults."""
         if changed := other_than_default(self.settings):
-            log(INFO, "Settings that are not the defaults: %s.", in_words(changed))
+            log(INFO, "Settings that are not the defaults: %s.", settings_in_words(changed))
 
     initialize_parameters = refuse_older_workflow
 
@@ -186,16 +186,15 @@ class ClusteredFL(Settings, Strategy):
             log(INFO, "The metric that leads: %s.", run.leading.asked.in_full)
             self.summary()
             for name, config in zip(("train", "evaluate"), configs, strict=True):
-                if words := in_words(plain(config)):
+                if words := settings_in_words(plain(config)):
                     log(INFO, "Config of %s messages: %s.", name, words)
             for server_round in run.rounds():
                 if self._play(run, server_round):
                     run.stop_after(server_round)
-            run.close()
+            report = run.close()
         finally:
             run.end()
-        assert run.final_report is not None  # it is closed
-        clustered = ClusteredResult.of(run.result, run.final_report, self.models)
+        clustered = ClusteredResult(**vars(run.result), models=self.models, report=report)
         if not self.observers:  # they show the clusters, each in its own way
             log(INFO, "%s", clustered)
         return clustered

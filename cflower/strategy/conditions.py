@@ -60,7 +60,6 @@ class Conditions:
 
     @cached_property
     def evaluates(self) -> bool:
-        """Whether the ClientApp has an evaluate function."""
         return has_function(self.grid, EVALUATE, if_unknown=True)
 
     @cached_property

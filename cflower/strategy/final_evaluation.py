@@ -23,15 +23,15 @@ from cflower.messages.client_names import BEST, BEST_CLUSTER, ENSEMBLE, FACTS
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.messenger import ClientMessenger, Sent
 from cflower.messages.metrics import ClientMetrics
-from cflower.messages.replies import content_of, read_metrics, read_record
+from cflower.messages.replies import content_of, metrics_in, read_metrics
 from cflower.ordering import in_order, only
 from cflower.strategy.reports import ClientResult, FinalReport
 
-PERSONAL = "personal"
+PERSONAL_LEVEL = "personal"
 """The key of a client's own model among its levels; no cluster has this name."""
 INVALID_FACT = "A fact about the data of {clients} is ignored: {cause}."
 Levels = dict[str, ClientMetrics]
-"""A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL`."""
+"""A client's metrics by cluster, `BEST`, `ENSEMBLE` and `PERSONAL_LEVEL`."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ class FinalEvaluation:
             return self._read_path(ask.client, content_of(message))
         metrics = read_metrics(message, self.messenger.weighted_by)
         if ask.role is Role.PERSONAL:
-            return {PERSONAL: metrics}
+            return {PERSONAL_LEVEL: metrics}
         self._read_facts(ask.client, message.content)
         return {ask.cluster: metrics}
 
@@ -106,7 +106,7 @@ class FinalEvaluation:
         weighted_by, records = self.messenger.weighted_by, records_in(content, MetricRecord)
         if missing := {*path, BEST, ENSEMBLE} - set(records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
-        levels = {name: read_record(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
+        levels = {name: metrics_in(records[name], weighted_by) for name in (*path, BEST, ENSEMBLE)}
         best = self._read_facts(client, content).get(BEST_CLUSTER)
         if best not in path:
             raise BadReplyError(f"has {BEST_CLUSTER}={best!r}, not on its path")
@@ -135,5 +135,5 @@ class FinalEvaluation:
             measured.get(ENSEMBLE, sole),
             facts.get(BEST_CLUSTER) if BEST in measured else sole and leaf,
             facts,
-            measured.get(PERSONAL),
+            measured.get(PERSONAL_LEVEL),
         )

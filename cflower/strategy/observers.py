@@ -110,7 +110,6 @@ class Observers:
         return any(answer is not None and ends(answer) for answer in answers)
 
     def end(self, report: FinalReport | None) -> None:
-        """Call all observers at the end of the run, in reverse order."""
         for observer in reversed(self._observers):
             self._call(observer, observer.on_end, report)
 

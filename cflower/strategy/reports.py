@@ -1,6 +1,6 @@
 """The reports of a round and of a run that observers receive."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import Any
@@ -54,18 +54,17 @@ class RoundReport:
     lowered: dict[str, float] = field(default_factory=dict)
     """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
 
-    def noted(self, replies: Iterable[Reply]) -> Iterator[Reply]:
-        """The replies to training, each noted with its metrics as it passes."""
-        for reply in replies:
-            client, cluster, role, asked, *_ = reply.ask
-            if role is Role.OWN or client in self.trained.unassigned:
-                self.measured[client] = ClientMetrics.of(reply)
-                self.trained_on[client] = cluster
-                if reply.counts < 1:
-                    self.lowered[client] = reply.counts
-                if reply.origin is not None:
-                    self.late[client] = asked
-            yield reply
+    def noted(self, reply: Reply) -> Reply:
+        """A reply to training, once its metrics are noted."""
+        client, cluster, role, asked, *_ = reply.ask
+        if role is Role.OWN or client in self.trained.unassigned:
+            self.measured[client] = ClientMetrics.of(reply)
+            self.trained_on[client] = cluster
+            if reply.counts < 1:
+                self.lowered[client] = reply.counts
+            if reply.origin is not None:
+                self.late[client] = asked
+        return reply
 
     def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
         """Add the clients' metrics from the evaluation of this round."""
@@ -84,7 +83,7 @@ class RoundReport:
 
         `FederationError` if the run must stop.
         """
-        busy, before = messenger.busy, messenger.failures
+        outstanding, before = messenger.rounds_outstanding, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
         self.measured.update(messenger.plausible(self.measured))
         after = before.trained(outcome, exclude_after, len(messenger.present))
@@ -95,9 +94,9 @@ class RoundReport:
         if self.late:
             late = listed([f"{client} (round {asked})" for client, asked in self.late.items()])
             log(INFO, "Late replies that count now: %s.", late)
-        if busy:
-            owed = listed([f"{client} (round {asked})" for client, asked in busy.items()])
-            log(INFO, "The round is closed without %s: their replies may still come.", owed)
+        if outstanding:
+            left = listed([f"{client} (round {asked})" for client, asked in outstanding.items()])
+            log(INFO, "The round is closed without %s: their replies may still come.", left)
         simulated = messenger.roll_call.simulated
         if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
             raise FederationError(stop)
@@ -132,7 +131,6 @@ class ClientResult:
 
     @property
     def leaf(self) -> ClientMetrics:
-        """Its cluster's model."""
         return self.levels[self.cluster]
 
     @property
@@ -190,7 +188,6 @@ class FinalReport:
 
     @property
     def served(self) -> dict[str, ClientMetrics]:
-        """Each client's metrics under the model that serves it."""
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
     @property

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from html import escape
 from logging import INFO
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import ParameterTree, Selection
+from cflower.algorithm.tree import ParameterTree
 from cflower.errors import CFlowerError
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics, weighted_mean
@@ -33,6 +34,8 @@ class ClusteredResult(Result):
     ----------
     models : dict of str to ArrayRecord
         The model of every cluster, the split ones too, by name.
+    report : FinalReport
+        The final evaluation, of which the following attributes are parts.
     clusters : dict of str to tuple of str
         The clients of each leaf.
     cluster_metrics : dict of str to MetricRecord
@@ -46,36 +49,33 @@ class ClusteredResult(Result):
         Each client's own figures in the final evaluation.
     """
 
-    models: dict[str, ArrayRecord] = field(default_factory=dict)
-    clusters: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    cluster_metrics: dict[str, MetricRecord] = field(default_factory=dict)
-    served_metrics: dict[str, MetricRecord] = field(default_factory=dict)
-    evaluated: dict[str, int] = field(default_factory=dict)
-    clients: dict[str, ClientResult] = field(default_factory=dict)
-    selection: Selection = "leaf"
+    _: KW_ONLY
+    models: dict[str, ArrayRecord]
+    report: FinalReport
 
-    @classmethod
-    def of(
-        cls, result: Result, report: FinalReport, models: Mapping[str, ArrayRecord]
-    ) -> "ClusteredResult":
-        """A plain result with the final evaluation."""
-        clusters = {leaf.name: leaf.members for leaf in report.state.tree.leaves}
-        leaves = {name: one.leaf for name, one in report.clients.items()}
-        means = [
-            {n: MetricRecord(mean_of(only(measured, m).values())) for n, m in clusters.items()}
-            for measured in (leaves, report.served)
-        ]
-        counts = {name: len(only(leaves, members)) for name, members in clusters.items()}
-        return cls(
-            **vars(result),
-            models=dict(models),
-            clusters=clusters,
-            cluster_metrics=means[0],
-            served_metrics=means[1],
-            evaluated=counts,
-            clients=dict(report.clients),
-            selection=report.selection,
-        )
+    @cached_property
+    def clients(self) -> dict[str, ClientResult]:
+        return dict(self.report.clients)
+
+    @cached_property
+    def clusters(self) -> dict[str, tuple[str, ...]]:
+        return {leaf.name: leaf.members for leaf in self.report.state.tree.leaves}
+
+    @cached_property
+    def cluster_metrics(self) -> dict[str, MetricRecord]:
+        return self._means({name: one.leaf for name, one in self.clients.items()})
+
+    @cached_property
+    def served_metrics(self) -> dict[str, MetricRecord]:
+        return self._means(self.report.served)
+
+    def _means(self, measured: Mapping[str, ClientMetrics]) -> dict[str, MetricRecord]:
+        clusters = self.clusters.items()
+        return {n: MetricRecord(mean_of(only(measured, m).values())) for n, m in clusters}
+
+    @cached_property
+    def evaluated(self) -> dict[str, int]:
+        return {n: len(only(self.clients, m)) for n, m in self.clusters.items()}
 
     def clients_table(self) -> "DataFrame":
         """A pandas DataFrame with a row for each client of the final evaluation.
@@ -87,7 +87,7 @@ class ClusteredResult(Result):
         rows = {}
         for name, one in self.clients.items():
             rows[name] = {"cluster": one.cluster, "num_examples": one.num_examples}
-            rows[name] |= one.served(self.selection).scalars
+            rows[name] |= one.served(self.report.selection).scalars
             for prefix, metrics in (("leaf", one.leaf), ("fl", one.federated)):
                 rows[name] |= {f"{prefix}_{key}": v for key, v in metrics.scalars.items()}
         return table(rows, "client")
@@ -118,7 +118,7 @@ class ClusteredResult(Result):
 
     def _figures(self, cluster: str) -> str:
         """The figures of a cluster's model, of how many clients, and those as they are served."""
-        own, served = (in_words(m[cluster]) for m in (self.cluster_metrics, self.served_metrics))
+        own, served = (as_figures(m[cluster]) for m in (self.cluster_metrics, self.served_metrics))
         known, members = self.evaluated[cluster], len(self.clusters[cluster])
         some = f" (of {known} of them)" if 0 < known < members else ""
         return own + some + (f"; as they are served: {served}" if served != own else "")
@@ -137,7 +137,7 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
     return DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
+def served_model(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
     """The model that serves a client: its own by a personal step, else that of its leaf."""
     own = state.personal_models.get(client)
     return layout.record(own or state.tree.leaf_of(client).model)
@@ -161,7 +161,7 @@ def central_mean(
     return mean
 
 
-def in_words(metrics: Mapping[str, Any]) -> str:
+def as_figures(metrics: Mapping[str, Any]) -> str:
     """The metrics that are one number, each with its name."""
     scalars = ClientMetrics(dict(metrics.items()), 0).scalars
     return ", ".join(f"{key} {value:.4g}" for key, value in scalars.items())

@@ -16,14 +16,14 @@ from cflower.algorithm.state import ALL_EXAMPLES, Ask, CFLState, Reply, Role, Ta
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import CFlowerError, ConfigError, FederationError
-from cflower.messages.client_names import PART, app_of, mods_of_training
+from cflower.messages.client_names import PART, TASKS, app_of, mods_of_training
 from cflower.messages.exchange import Quorum
 from cflower.messages.failures import BadReplyError, Fault
 from cflower.messages.flower import has_client_fn
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger
-from cflower.messages.metrics import ClientMetrics, LeadingMetric, Metrics
-from cflower.messages.own_models import rounded
+from cflower.messages.metrics import ClientMetrics, Leader, Metrics
+from cflower.messages.own_models import as_kept
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, listed, only
 from cflower.robust.robust_mean import RobustMean
@@ -110,7 +110,7 @@ class Run:
         self.plain_settings = settings.as_plain() | {"projection-dim": length}
         first = self._first_model()
         self.cfl = self.conditions.algorithm(length, call.num_rounds)
-        self.leading = LeadingMetric(settings.leading)
+        self.leading = Leader(settings.leading)
         self.observers = Observers(settings.observers)
         try:
             before = self._resumed(clients)
@@ -218,12 +218,12 @@ class Run:
         bounds = RobustMean(
             before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
         )
-        usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
+        # One after the other, so that a large federation's replies need not all be in memory: each
+        # is read, bounded and noted as the algorithm takes it.
+        usable = messenger.trainings(replies, cfl, before, server_round)
+        noted = map(report.noted, bounds.bounded(usable))
         last = server_round == self.num_rounds
-        # The report and the messenger note the replies as the algorithm takes them.
-        self.state, decisions, self._asks = cfl.heard(
-            before, report.noted(usable), server_round, last=last
-        )
+        self.state, decisions, self._asks = cfl.heard(before, noted, server_round, last=last)
         self.report, self._aggregated = replace(report, decisions=decisions), server_round
         self.weight_log.lowered(report.lowered, report.measured, settings.max_influence)
         self.wrapper.warn_not_clipped(self.state, server_round)
@@ -279,7 +279,7 @@ class Run:
 
     def _answers(self, task: Task, asks: Sequence[Ask]) -> list[Reply]:
         """The replies to asks of one task. The metric that leads those to evaluations decides."""
-        trains = task != "evaluate"
+        trains = TASKS[task].trains
         config = self.call.train_config if trains else self.call.evaluate_config
         replies = self.messenger.exchange(self.messages(asks, config))
         answers = self.messenger.answers(replies, self.cfl.projection)
@@ -289,8 +289,8 @@ class Run:
             self.cfl = replace(self.cfl, metric=leading)
         return answers
 
-    def close(self) -> None:
-        """The personal step and the final evaluation, of all clients that are connected.
+    def close(self) -> FinalReport:
+        """The personal step, then the final evaluation, of all clients that are connected.
 
         `FederationError` for a run without usable replies.
         """
@@ -302,7 +302,7 @@ class Run:
             self.state = replace(self.state, pending=step)
             log_alone(step)
             self.settle(self.num_rounds, step.asks)
-            self.state = rounded(self.state, self.layout)
+            self.state = as_kept(self.state, self.layout)
             log_steps(self.state.personal)
         evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None
@@ -321,6 +321,7 @@ class Run:
         if metrics := self.messenger.mean(report.by_clusters, aggregation):
             self.result.evaluate_metrics_clientapp[self.num_rounds] = metrics
         self.final_report = report
+        return report
 
     def end(self) -> None:
         """End the run, once: the observers end, and what it has stays as it is."""
@@ -352,12 +353,13 @@ class Run:
 
     @property
     def quorum(self) -> Quorum:
-        """When a round may end although replies are missing."""
         return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
         """A message for each ask, with its one model."""
-        return self.messenger.plain_messages(asks, self.state, config)
+        key, state = self.messenger.arrays_key, self.state
+        models = {ask: {key: state.model_of(ask)} for ask in asks}
+        return self.messenger.messages(models, config, state.settings_of)
 
     def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
         rng = generator(self.settings.seed, task, server_round)

@@ -175,17 +175,17 @@ def other_than_default(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if value != usual.get(key)}
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def settings_in_words(settings: Mapping[str, Any]) -> str:
     """Settings as one line of a log.
 
-    >>> in_words({"criterion": {"name": "norms", "eps1": 0.4, "eps2": 1.6}, "seed": 3})
+    >>> settings_in_words({"criterion": {"name": "norms", "eps1": 0.4, "eps2": 1.6}, "seed": 3})
     'criterion norms (eps1 0.4, eps2 1.6), seed 3'
     """
     texts = []
     for key, value in settings.items():
         text = str(value)
         if isinstance(value, Mapping):
-            others = in_words(without(value, ["name"]))
+            others = settings_in_words(without(value, ["name"]))
             text = f"{value['name']} ({others})" if others else value["name"]
         texts.append(f"{key} {text}")
     return ", ".join(texts)

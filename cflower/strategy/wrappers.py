@@ -38,7 +38,7 @@ NOT_CLIPPED = (
     "privacy, so its guarantee does not hold. Give every ClientApp Flower's mod: "
     "@app.train(mods=[fixedclipping_mod]), or adaptiveclipping_mod for adaptive clipping."
 )
-ROUNDING = 1e-3
+CLIP_ROUNDING = 1e-3
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Wrapper:
 
     def warn_not_clipped(self, state: CFLState, server_round: int) -> None:
         """Log once the clients with an update in this round that is longer than the norm."""
-        longest = float(str(self.config.get("clipping_norm", "inf"))) * (1 + ROUNDING)
+        longest = float(str(self.config.get("clipping_norm", "inf"))) * (1 + CLIP_ROUNDING)
         new = {name: one for name, one in state.known.items() if one.server_round == server_round}
         long = [name for name, update in new.items() if update.norm > longest]
         if long and not self.warned:

@@ -22,7 +22,7 @@ import command
 import pandas as pd
 import typer
 from command import ALL, chosen, folders, numbers
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import Row, draw, gaps_to_oracle, show, table_of, write_table
 
 from cflower.config import read_overrides
@@ -55,16 +55,13 @@ def battery(
     table: command.TableOnly = False,
 ) -> None:
     """Measure; options that name several things take commas, criteria and families also "all"."""
-    keys = read_overrides([more], "--set")
-    jobs = (
-        Job(
-            {"data": name, "family": family, "criterion": rule, "seed": seed},
-            run_config(name, folder, family, rule, seed, keys),
-        )
-        for seed in numbers(seeds)
-        for name, folder in folders(data, MODELS).items()
-        for family in chosen("family", families, FAMILIES)
-        for rule in chosen("criterion", criterion, CRITERIA)
+    keys, places = read_overrides([more], "--set"), folders(data, MODELS)
+    jobs = jobs_of(
+        lambda data, **what: run_config(data, places[data], *what.values(), keys),
+        data=places,
+        family=chosen("family", families, FAMILIES),
+        criterion=chosen("criterion", criterion, CRITERIA),
+        seed=numbers(seeds),
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
 

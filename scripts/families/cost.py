@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
@@ -33,14 +32,14 @@ import typer
 from command import ALL, DATA, chosen, folders, numbers
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import Row, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
 from cflower.learning import dense
 from cflower.messages.client_names import ROLL_CALL
 from cflower.simulation.inline_grid import Failure, InlineGrid
-from families.planted import FLAT, TURNED, Keys
+from families.planted import FLAT, TURNED, Keys, run_of
 
 GROUPS: dict[str, Keys] = {"two rotations": TURNED, "no groups": FLAT}
 WAYS: dict[str, Keys] = {
@@ -113,38 +112,22 @@ def cost(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``cost.csv``."""
-    keys = read_overrides([more], "--set")
-    options = (
-        folders(data).items(),
-        chosen("groups", groups, GROUPS),
-        numbers(rounds),
-        chosen("way", ways, WAYS),
-        numbers(seeds),
-    )
-    jobs = (
-        Job(
-            {
-                **{"data": name, "groups": kind, "clients": clients},
-                **{"rounds": count, "way": way, "seed": seed},
-            },
-            config_of(folder or name, clients, count, GROUPS[kind] | keys | WAYS[way], seed),
-        )
-        for (name, folder), kind, count, way, seed in product(*options)
+    keys, places = read_overrides([more], "--set"), folders(data)
+
+    def settings(data: str, groups: str, clients: int, rounds: int, way: str, seed: int) -> Keys:
+        given = GROUPS[groups] | keys | WAYS[way]
+        return run_of(places[data] or data, clients, rounds, seed, given)
+
+    jobs = jobs_of(
+        settings,
+        data=places,
+        groups=chosen("groups", groups, GROUPS),
+        clients=[clients],
+        rounds=numbers(rounds),
+        way=chosen("way", ways, WAYS),
+        seed=numbers(seeds),
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
-
-
-def config_of(data: str, clients: int, rounds: int, more: Keys, seed: int) -> Keys:
-    """The whole run config of one run."""
-    keys = {
-        "dataset": data,
-        "dataset-size": 0 if data == "digits" else 100 * clients,
-        "model": "mlp",
-        "min-available-nodes": clients,
-        "num-server-rounds": rounds,
-        "seed": seed,
-    }
-    return RunConfig.read(keys | more).as_keys()
 
 
 def run_one(job: Job) -> Record:

@@ -193,12 +193,12 @@ def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[
     """As `cflower.server_app.run`, with the oracle."""
     from cflower import Recorder
     from cflower.messages.roll_call import RollCall
-    from cflower.server_app import agree, train
+    from cflower.server_app import agree_on_model, train
 
     config = RunConfig.read(context.run_config)
     recorder = Recorder(config.output_path, config.as_keys(), say=lambda text: None)
     roll_call = RollCall(timeout=config.node_timeout, seed=config.seed)
-    model, about = agree(grid, roll_call, config, recorder)
+    model, about = agree_on_model(grid, roll_call, config, recorder)
     strategy = Oracle(
         drift,
         afresh,

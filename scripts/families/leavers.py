@@ -16,12 +16,12 @@ import command
 import numpy as np
 import typer
 from command import ALL, DATA, chosen, folders, numbers
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import show, table_of, write_table
 
-from cflower.config import RunConfig, read_overrides
+from cflower.config import read_overrides
 from families.participation import Presence, simulated
-from families.planted import Keys, found_in
+from families.planted import Keys, found_in, run_of
 
 GROUPS, PER_GROUP = 3, 6
 LEAVING = {"0": 0, "3": 3, "4": 4, "6": 6, "3-renamed": 0}
@@ -65,33 +65,25 @@ def leavers(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``leavers.csv``."""
-    keys = read_overrides([more], "--set")
-    jobs = (
-        Job(
-            {"data": name, "family": family, "seed": seed},
-            config_of(folder or name, Leavers(family, rounds), seed, keys),
-        )
-        for name, folder in folders(data).items()
-        for family in chosen("family", families, LEAVING)
-        for seed in numbers(seeds)
+    keys, places = read_overrides([more], "--set"), folders(data)
+    jobs = jobs_of(
+        lambda data, family, seed: config_of(places[data] or data, family, rounds, seed, keys),
+        data=places,
+        family=chosen("family", families, LEAVING),
+        seed=numbers(seeds),
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
-def config_of(data: str, presence: Leavers, seed: int, more: Keys) -> Keys:
-    """The whole run config of one run."""
+def config_of(data: str, family: str, rounds: int, seed: int, more: Keys) -> Keys:
+    """The whole run config of one run; some of its clients come later."""
     keys = {
-        "dataset": data,
-        "dataset-size": 0 if data == "digits" else 100 * GROUPS * presence.size,
-        "model": "mlp",
         "shift": "label-permutation",
         "num-groups": GROUPS,
         "min-available-nodes": GROUPS * PER_GROUP,
         "node-timeout": 5.0,
-        "num-server-rounds": presence.rounds,
-        "seed": seed,
     }
-    return RunConfig.read(keys | more).as_keys()
+    return run_of(data, GROUPS * Leavers(family, rounds).size, rounds, seed, keys | more)
 
 
 def run_one(job: Job) -> Record:

@@ -20,7 +20,6 @@ part, so that the others learn from less.
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -33,11 +32,11 @@ from adversaries.attacks import LIES, Attack
 from adversaries.federation import Federation, staying_away
 from adversaries.runs import AWAY
 from command import ALL, DATA, chosen, folders, numbers
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import Row, show, table_of, write_table
 
-from cflower.config import RunConfig, read_overrides
-from families.planted import Keys, found_in, truth_of
+from cflower.config import read_overrides
+from families.planted import Keys, found_in, run_of, truth_of
 
 CLIENTS = 20
 HONEST = "honest"
@@ -58,36 +57,26 @@ def liars(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the means and write ``liars.csv``."""
-    keys = read_overrides([more], "--set")
-    options = (
-        folders(data).items(),
-        numbers(counts),
-        chosen("lie", lies, KINDS),
-        numbers(seeds),
-    )
-    jobs = (
-        Job(
-            {"data": name, "liars": count, "lie": lie, "seed": seed},
-            config_of(folder or name, rounds, seed, keys) | {"liars": count, "lie": lie},
-        )
-        for (name, folder), count, lie, seed in product(*options)
+    keys, places = read_overrides([more], "--set"), folders(data)
+
+    def settings(data: str, liars: int, lie: str, seed: int) -> Keys:
+        config = config_of(places[data] or data, rounds, seed, keys)
+        return config | {"liars": liars, "lie": lie}
+
+    jobs = jobs_of(
+        settings,
+        data=places,
+        liars=numbers(counts),
+        lie=chosen("lie", lies, KINDS),
+        seed=numbers(seeds),
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
 def config_of(data: str, rounds: int, seed: int, more: Keys) -> Keys:
     """The whole run config of one run."""
-    keys = {
-        "dataset": data,
-        "dataset-size": 0 if data == "digits" else 100 * CLIENTS,
-        "model": "mlp",
-        "shift": "label-permutation",
-        "num-groups": 2,
-        "min-available-nodes": CLIENTS,
-        "num-server-rounds": rounds,
-        "seed": seed,
-    }
-    return RunConfig.read(keys | more).as_keys()
+    keys = {"shift": "label-permutation", "num-groups": 2}
+    return run_of(data, CLIENTS, rounds, seed, keys | more)
 
 
 def liars_among(truth: Sequence[int], count: int) -> list[int]:

@@ -24,14 +24,14 @@ import typer
 from command import ALL, DATA, chosen, folders, numbers
 from flwr.app import Context
 from flwr.serverapp import Grid
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import Row, show, table_of, write_table
 
 from cflower import Observer
 from cflower.config import RunConfig, read_overrides
 from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 from cflower.strategy.reports import RoundReport
-from families.planted import Keys, are_worse, found_in, truth_of
+from families.planted import Keys, are_worse, found_in, run_of, truth_of
 
 CLIENTS, UPDATES = 20, 10
 """Of a federation; how often a group takes part at least."""
@@ -94,38 +94,29 @@ def participation(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the tables and write ``participation.csv``."""
-    keys = read_overrides([more], "--set")
-    jobs = (
-        Job(
-            {"data": name, "family": family + "-scattered" * scattered, "way": way, "seed": seed},
-            {
-                **config_of(folder or name, *SELDOM[family], rounds, WAYS[way] | keys, seed),
-                "every": SELDOM[family][1],
-                "scattered": scattered,
-            },
-        )
-        for name, folder in folders(data).items()
-        for family in chosen("family", families, SELDOM)
-        for seed in numbers(seeds)
-        for way in chosen("way", ways, WAYS)
+    keys, places = read_overrides([more], "--set"), folders(data)
+
+    def settings(data: str, family: str, way: str, seed: int) -> Keys:
+        seldom, every = SELDOM[family.removesuffix("-scattered")]
+        given = WAYS[way] | keys
+        config = config_of(places[data] or data, seldom, every, rounds, given, seed)
+        return config | {"every": every, "scattered": scattered}
+
+    jobs = jobs_of(
+        settings,
+        data=places,
+        family=[name + "-scattered" * scattered for name in chosen("family", families, SELDOM)],
+        way=chosen("way", ways, WAYS),
+        seed=numbers(seeds),
     )
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
 def config_of(data: str, seldom: int, every: int, rounds: int, more: Keys, seed: int) -> Keys:
     """The whole run config of one run."""
-    keys = {
-        "dataset": data,
-        "dataset-size": 0 if data == "digits" else 100 * CLIENTS,
-        "model": "mlp",
-        "shift": "label-permutation",
-        "num-groups": 2,
-        "group-sizes": f"{CLIENTS - seldom},{seldom}",
-        "min-available-nodes": CLIENTS,
-        "num-server-rounds": max(rounds, UPDATES * every),
-        "seed": seed,
-    }
-    return RunConfig.read(keys | more).as_keys()
+    sizes = f"{CLIENTS - seldom},{seldom}"
+    keys = {"shift": "label-permutation", "num-groups": 2, "group-sizes": sizes}
+    return run_of(data, CLIENTS, max(rounds, UPDATES * every), seed, keys | more)
 
 
 def run_one(job: Job) -> Record:
@@ -149,14 +140,14 @@ def simulated(config: Keys, presence: Presence, clients: int = CLIENTS) -> dict[
     """As `cflower.server_app.run`, with clients that come and go; the summary."""
     from cflower import Recorder, simulate
     from cflower.client_app import app
-    from cflower.server_app import agree, roll_call_of, strategy_of, train
+    from cflower.server_app import agree_on_model, roll_call_of, strategy_of, train
 
     def serve(grid: Grid, context: Context) -> dict[str, Any]:
         settings = RunConfig.read(context.run_config)
         recorder = Recorder(settings.output_path, settings.as_keys(), say=lambda text: None)
         roll_call = roll_call_of(settings)
         strategy = strategy_of(settings, None, roll_call, [recorder, presence])
-        model, about = agree(grid, roll_call, settings, recorder)
+        model, about = agree_on_model(grid, roll_call, settings, recorder)
         train(strategy, grid, model, settings, about)
         return recorder.summary
 

@@ -17,6 +17,19 @@ Keys = dict[str, Any]
 """Run-config keys with their values."""
 
 
+def run_of(data: str, clients: int, rounds: int, seed: int, keys: Keys) -> Keys:
+    """The whole run config of clients with small models and 100 examples each, or all digits."""
+    own = {
+        "dataset": data,
+        "dataset-size": 0 if data == "digits" else 100 * clients,
+        "model": "mlp",
+        "min-available-nodes": clients,
+        "num-server-rounds": rounds,
+        "seed": seed,
+    }
+    return RunConfig.read(own | keys).as_keys()
+
+
 @dataclass(frozen=True)
 class Family:
     """One kind of federation; what is not said is the run config's default."""

@@ -12,12 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import cflower as package
-from cflower.cli.simulate import name_of
+from cflower.cli.simulate import shown_name
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import rotated
 from cflower.data.sources import load_source
 from cflower.errors import ExportError
-from cflower.exporting.files import logits_of
+from cflower.exporting.files import onnx_logits
 from cflower.learning.models import build_model
 from cflower.newcomers.pytorch_run import SavedRun
 from tests.command import error_of, output_of, simulated
@@ -100,7 +100,7 @@ def test_assign_prints_the_path_for_people_and_programs(run, unseen, tmp_path):
         for child, alpha in level.step.similarities.items() if level.step else ():
             assert f"{child} {alpha:+.3f}" in out
     assert f"The newcomer belongs to cluster {found.cluster}" in out
-    assert f"cflower export {name_of(run)} --cluster {found.cluster}" in out
+    assert f"cflower export {shown_name(run)} --cluster {found.cluster}" in out
     assert (record["cluster"], record["stranger"]) == (found.cluster, False)
     accuracies = [level.metrics["accuracy"] for level in found.levels]
     assert [level["accuracy"] for level in record["path"]] == accuracies
@@ -199,7 +199,7 @@ def test_the_ending_of_the_file_names_its_format(run, unseen, tmp_path):
     inputs = torch.tensor(unseen[0])
     with torch.no_grad():
         expected = model(inputs).numpy()
-    answers = logits_of(file, inputs)
+    answers = onnx_logits(file, inputs)
     np.testing.assert_allclose(answers, expected, rtol=1e-5, atol=1e-5)
     for chosen, name in (("onnx", "m.safetensors"), ("safetensors", "m.onnx")):
         given = f"--format={chosen}", f"--output={name}"

@@ -4,7 +4,7 @@ import pytest
 
 from cflower.errors import ConfigError
 from cflower.exporting.card import quality
-from cflower.exporting.export import model_of
+from cflower.exporting.export import chosen_model
 from cflower.runs.record import RunRecord
 from tests.runs.folders import edited, made_up_run
 
@@ -28,7 +28,7 @@ def test_a_client_gets_the_model_that_serves_it(tmp_path):
         clients["client-2"]["served_by"] |= {"model": "above", "cluster": "0"}
         del clients["client-3"]["served_by"]  # as of a run that goes on
     record = RunRecord.read(run)
-    chosen = [model_of(record, f"client-{i}", "") for i in range(4)]
+    chosen = [chosen_model(record, f"client-{i}", "") for i in range(4)]
     assert chosen == [("0.0", ""), ("0.0", "personal/0.safetensors"), ("0", ""), ("0.0", "")]
 
 
@@ -37,4 +37,4 @@ def test_a_client_without_a_usable_update_is_given_no_model_as_its_own(tmp_path)
     with edited(run / "summary.json") as summary:
         summary["clients"]["silent"] = {"cluster": "0.0"}
     with pytest.raises(ConfigError, match=r"silent sent no usable update .* give --cluster 0"):
-        model_of(RunRecord(run), "silent", "")
+        chosen_model(RunRecord(run), "silent", "")

@@ -7,7 +7,7 @@ from torch import nn
 
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting import files
-from cflower.exporting.files import WindowMax, check_format, logits_of, write_model
+from cflower.exporting.files import WindowMax, check_file_format, onnx_logits, write_model
 from cflower.learning.models import build_model
 from tests.algorithm.planted import laws
 from tests.exporting.onnx_packages import needs_onnx
@@ -31,7 +31,7 @@ def test_a_file_answers_as_the_model_for_any_batch(tmp_path):
         inputs = torch.rand(batch, *shape)
         with torch.no_grad():
             expected = model(inputs).numpy()
-        answers = logits_of(tmp_path / "model", inputs)
+        answers = onnx_logits(tmp_path / "model", inputs)
         np.testing.assert_allclose(answers, expected, atol=1e-5)
 
 
@@ -39,15 +39,15 @@ def test_a_file_answers_as_the_model_for_any_batch(tmp_path):
 @needs_onnx
 def test_a_file_with_other_answers_is_refused(tmp_path, monkeypatch):
     model = build_model("mlp", (4,), 3, seed=0).eval()
-    monkeypatch.setattr(files, "logits_of", lambda *_: np.zeros((1, 3)))
+    monkeypatch.setattr(files, "onnx_logits", lambda *_: np.zeros((1, 3)))
     with pytest.raises(ExportError, match="its logits differ by more than"):
         write_model(model, tmp_path / "model", "onnx", (4,), {})
 
 
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
-    check_format("safetensors")
+    check_file_format("safetensors")
     with pytest.raises(ExportError, match=r"pip install onnxruntime, or choose"):
-        check_format("onnx")
+        check_file_format("onnx")
     with pytest.raises(ConfigError, match="format = 'onx' is not known: did you mean 'onnx'"):
-        check_format("onx")
+        check_file_format("onx")

@@ -18,7 +18,7 @@ from flwr.clientapp.mod import (
 from flwr.supercore.object_ref import load_app
 
 from cflower.messages.client_names import (
-    UNKNOWN,
+    UNKNOWN_APP,
     adds_noise,
     app_has,
     bundled_client_app,
@@ -60,9 +60,9 @@ def test_a_client_app_that_cannot_be_imported_is_unknown_and_may_add_noise(
     monkeypatch.syspath_prepend(tmp_path)
     grid = Quadratics((0, 0)).grid()
     grid.client_app = None
-    assert bundled_client_app() is UNKNOWN
+    assert bundled_client_app() is UNKNOWN_APP
     assert adds_noise(grid)
-    assert not app_has(UNKNOWN, "query", if_unknown=False)
+    assert not app_has(UNKNOWN_APP, "query", if_unknown=False)
     (message,) = [m for m in caplog.messages if "lacking_app:app" in m]
     assert "no_such_framework" in message
 

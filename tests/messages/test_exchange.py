@@ -62,7 +62,7 @@ def test_nodes_without_a_reply_are_listed_after_the_timeout(settings):
     grid = ScriptedGrid(echo, [1, 2, 3], [[3], [1]])
     exchange = exchange_with(grid, [1, 2, 3], timeout=0.15, **settings)
     assert senders(exchange) == [1, 3]
-    assert (exchange.silent, exchange.unanswered) == ([2], ())
+    assert (exchange.silent, exchange.closed) == ([2], False)
 
 
 def test_time_in_which_the_server_reads_does_not_count():
@@ -102,7 +102,7 @@ def test_unawaited_nodes_delay_nothing_and_their_replies_count_if_they_come():
     grid = ScriptedGrid(echo, [1, 2, 3], [[3], [1], []])
     exchange = exchange_with(grid, [1, 2, 3], unawaited={2, 3})
     assert senders(exchange) == [1, 3]
-    assert len(exchange.unanswered) == 1
+    assert len(exchange.outstanding) == 1
     assert exchange.silent == []
 
 
@@ -114,16 +114,16 @@ def test_the_timeout_counts_from_the_last_reply():
     assert exchange.silent == [10]
 
 
-def unanswered(exchange):
+def outstanding(exchange):
     """The nodes that still owe a reply."""
-    return [exchange.recipients[message_id] for message_id in exchange.unanswered]
+    return [exchange.recipients[message_id] for message_id in exchange.outstanding]
 
 
 def test_an_exchange_ends_when_its_share_has_replied():
     grid = ScriptedGrid(echo, range(1, 6), [[4], [], [2, 1], [3], [], [5]])
     exchange = exchange_with(grid, range(1, 6), quorum=Quorum(0.8))
     assert senders(exchange) == [1, 2, 3, 4]
-    assert unanswered(exchange) == [5]
+    assert outstanding(exchange) == [5]
     assert exchange.silent == []
 
 
@@ -131,7 +131,7 @@ def test_an_exchange_ends_after_its_seconds_but_not_without_a_reply():
     grid = ScriptedGrid(echo, [1, 2], [[], [], [], [], [2]])
     exchange = exchange_with(grid, [1, 2], quorum=Quorum(seconds=0.01))
     assert senders(exchange) == [2]
-    assert unanswered(exchange) == [1]
+    assert outstanding(exchange) == [1]
 
 
 def test_clients_that_fail_at_once_do_not_count_for_the_share():
@@ -147,19 +147,19 @@ def test_the_share_is_one_of_clients_not_of_messages():
     grid = ScriptedGrid(echo, [1, 2, 3], [[1], [2], [1], [2]])
     exchange = exchange_with(grid, [1, 2, 3, 1, 2, 3], quorum=Quorum(0.6))
     assert sorted(senders(exchange)) == [1, 1, 2, 2]
-    assert unanswered(exchange) == [3, 3]
+    assert outstanding(exchange) == [3, 3]
 
 
 def test_an_exchange_does_not_wait_for_replies_to_earlier_messages_and_yields_them_last():
     grid = ScriptedGrid(echo, range(1, 5), [[1], []])
     first = exchange_with(grid, [3, 1], quorum=Quorum(0.5))
     assert senders(first) == [1]
-    owed = {i: first.recipients[i] for i in first.unanswered}
+    owed = {i: first.recipients[i] for i in first.outstanding}
     grid.arrivals = [[3], [2, 1]]
     second = exchange_with(grid, [1, 2], quorum=Quorum(0.9), earlier=owed)
     assert senders(second) == [1, 2, 3]
-    assert second.unanswered == ()
+    assert second.outstanding == {}
     grid.arrivals = [[1], [2], []]
     third = exchange_with(grid, [1, 2, 4], quorum=Quorum(0.5), earlier={"never": 3})
     assert senders(third) == [1, 2]
-    assert unanswered(third) == [4, 3]
+    assert outstanding(third) == [4, 3]

@@ -3,7 +3,7 @@
 import pytest
 
 from cflower.errors import ConfigError
-from cflower.messages.metrics import ClientMetrics, LeadingMetric, mean_over_clients, plausible
+from cflower.messages.metrics import ClientMetrics, Leader, mean_over_clients, plausible
 from cflower.metric import Metric, direction_of
 
 LOWER = [
@@ -89,20 +89,20 @@ def test_a_name_that_shows_no_direction_is_refused_with_what_to_give(name):
     ],
 )
 def test_without_accuracy_the_best_known_metric_leads(sent, leads):
-    leading = LeadingMetric(Metric())
+    leading = Leader(Metric())
     assert leading.among([dict.fromkeys(sent.split(), 0.5)] * 3) == Metric.of(leads)
-    assert LeadingMetric(Metric("mae", False)).among([{"rmse": 1.0, "mae": 1.0}]).name == "mae"
+    assert Leader(Metric("mae", False)).among([{"rmse": 1.0, "mae": 1.0}]).name == "mae"
 
 
 def test_values_above_1_are_no_shares():
-    leading = LeadingMetric(Metric())
+    leading = Leader(Metric())
     per_cent = leading.among([{"accuracy": 99.3}, {"accuracy": 0.4}, {"accuracy": 98.0}])
     assert (per_cent.share, per_cent.in_words(99.306), per_cent.in_words(0.4)) == (
         *(False, "99.31", "0.4"),
     )
     assert not leading.among([{"accuracy": 0.4}]).share  # once in per cent, always
     assert leading.among([]).as_json() == {"name": "accuracy", "higher_is_better": True}
-    one_lies = LeadingMetric(Metric()).among([{"accuracy": 99.3}, {"accuracy": 0.4}, {}])
+    one_lies = Leader(Metric()).among([{"accuracy": 99.3}, {"accuracy": 0.4}, {}])
     assert one_lies.share
     assert Metric().in_words(93.06) == "93.06"  # also where only one value is known
 

@@ -4,7 +4,7 @@ import pytest
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import record_of
 from cflower.messages.layout import Layout
-from cflower.messages.own_models import MOST, difference_of, model_of
+from cflower.messages.own_models import LARGEST_HALF, difference_of, restored
 
 LAYOUT = Layout.of(
     record_of(
@@ -28,7 +28,7 @@ def test_a_difference_is_rounded_by_a_2048th_of_itself_and_what_is_not_trained_i
     assert {key: array.dtype for key, array in difference.items()} == {
         **{"weight": np.float16, "half": np.float16, "running_var": np.float32, "num": np.int64}
     }
-    kept = model_of(LAYOUT, difference, leaf)
+    kept = restored(LAYOUT, difference, leaf)
     np.testing.assert_array_equal(kept.carried, own.carried)
     for place, step in (slice(2000), 2**-23), (slice(2000, 2009), 2**-10):
         one, other = own.trained[place], kept.trained[place]
@@ -41,13 +41,13 @@ def test_what_is_kept_of_a_kept_model_is_that_model(length):
     rng, leaf = np.random.default_rng(0), LAYOUT.as_sent(LEAF)
     noise = (length * rng.standard_normal(2009)).astype(np.float32)
     own = Weights(leaf.trained + noise, leaf.carried)
-    once = model_of(LAYOUT, difference_of(LAYOUT, own, leaf), leaf)
-    again = model_of(LAYOUT, difference_of(LAYOUT, once, leaf), leaf)
+    once = restored(LAYOUT, difference_of(LAYOUT, own, leaf), leaf)
+    again = restored(LAYOUT, difference_of(LAYOUT, once, leaf), leaf)
     np.testing.assert_array_equal(again.trained, once.trained)
 
 
 def test_a_difference_that_half_precision_does_not_have_stays_a_number():
     leaf = LAYOUT.as_sent(LEAF)
     own = Weights(np.where(np.arange(2009) < 2000, np.float32(1e30), leaf.trained), leaf.carried)
-    kept = model_of(LAYOUT, difference_of(LAYOUT, own, leaf), leaf)
-    np.testing.assert_allclose(kept.trained[:2000], leaf.trained[:2000] + MOST)
+    kept = restored(LAYOUT, difference_of(LAYOUT, own, leaf), leaf)
+    np.testing.assert_allclose(kept.trained[:2000], leaf.trained[:2000] + LARGEST_HALF)

@@ -14,7 +14,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
-from cflower.messages.replies import content_of, first_line, read_metrics, read_reply, too_late
+from cflower.messages.replies import cause_in, content_of, read_metrics, read_reply, too_late
 
 
 def arrays(value):
@@ -90,15 +90,15 @@ def test_a_reply_may_be_as_large_as_the_limits():
 
 def test_the_reason_of_an_error_is_one_line_the_last_of_a_traceback():
     traceback = "Traceback (most recent call last):\n  File x, line 1\n\nValueError: boom\n"
-    assert first_line(traceback) == "ValueError: boom"
-    assert first_line("RayTaskError\n  ... Traceback\n\n  OSError: full  ") == "OSError: full"
-    assert first_line("first\nsecond") == "first"
-    assert first_line("<class 'a.b.MyError'>:<'it broke.'>") == "MyError: it broke"
-    assert first_line("<class 'KeyError'>:<''x''>") == "KeyError: 'x'"
-    assert first_line("<class 'cflower.errors.DataError'>:<'No rows.'>") == "No rows"
-    assert first_line("no heartbeat in the interval.") == "no heartbeat in the interval"
-    assert first_line(" \n") == "no reason given"
-    assert len(first_line("x" * 1000)) == 300
+    assert cause_in(traceback) == "ValueError: boom"
+    assert cause_in("RayTaskError\n  ... Traceback\n\n  OSError: full  ") == "OSError: full"
+    assert cause_in("first\nsecond") == "first"
+    assert cause_in("<class 'a.b.MyError'>:<'it broke.'>") == "MyError: it broke"
+    assert cause_in("<class 'KeyError'>:<''x''>") == "KeyError: 'x'"
+    assert cause_in("<class 'cflower.errors.DataError'>:<'No rows.'>") == "No rows"
+    assert cause_in("no heartbeat in the interval.") == "no heartbeat in the interval"
+    assert cause_in(" \n") == "no reason given"
+    assert len(cause_in("x" * 1000)) == 300
 
 
 def test_a_metric_is_averaged_over_the_clients_that_report_it():

@@ -128,7 +128,7 @@ def test_a_criterion_may_remember_numbers_of_numpy(tmp_path):
 @pytest.mark.parametrize("number", [11, 13])
 def test_a_checkpoint_of_another_format_is_refused_in_one_sentence(tmp_path, monkeypatch, number):
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "FORMAT", f"cflower-checkpoint-{number}")
+        patched.setattr(checkpoint, "CHECKPOINT_FORMAT", f"cflower-checkpoint-{number}")
         run(tmp_path, range(1, 3), share=5)
     warnings: list[str] = []
     with pytest.raises(RunFolderError) as refused:
@@ -164,7 +164,7 @@ def test_a_run_that_is_over_keeps_the_last_of_large_checkpoints(tmp_path, monkey
     before = sizes(tmp_path)
     checkpoints.close()
     assert sizes(tmp_path) == before
-    monkeypatch.setattr(checkpoint, "LARGE", sum(before.values()))
+    monkeypatch.setattr(checkpoint, "LARGE_CHECKPOINTS", sum(before.values()))
     checkpoints.close()
     assert [path.name for path in tmp_path.glob("*.sha256")] == ["000011.sha256"]
     assert sum(sizes(tmp_path).values()) < 0.7 * sum(before.values())

@@ -14,7 +14,7 @@ def recorded(tmp_path, monkeypatch):
     """Records a run of 12 clients of which so many are called many."""
 
     def run(many):
-        monkeypatch.setattr("cflower.recording.recorder.MANY", many)
+        monkeypatch.setattr("cflower.recording.recorder.MANY_MEMBERS", many)
         recorder = Recorder(tmp_path / str(many))
         strategy = strategy_of(criterion=AutoCriterion(), observers=[recorder], personal=False)
         strategy.start(Quadratics((0, 1) * 6).grid(), initial_arrays(), 6)

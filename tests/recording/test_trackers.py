@@ -6,7 +6,7 @@ import pytest
 
 from cflower.errors import ConfigError
 from cflower.recording.recorder import Recorder
-from cflower.recording.serialization import measures_in
+from cflower.recording.serialization import tracked_figures
 from cflower.recording.trackers import BACKENDS, Tracker
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
@@ -31,7 +31,7 @@ LINE = Line(
 
 
 def test_a_figure_is_named_by_its_path_in_the_line():
-    assert measures_in(LINE) == {
+    assert tracked_figures(LINE) == {
         "0.1/mean_norm": 0.5,
         "0.1/max_norm": 0.75,
         "0.1/seconds": 2.0,
@@ -59,10 +59,12 @@ def test_tensorboard_gets_the_figures_of_every_round(made_up, tmp_path):
     run = RunRecord.read(made_up)
     backend = BACKENDS["tensorboard"](tmp_path, run.config)
     for server_round, lines in groupby(run.lines, key=lambda line: line.round):
-        backend.log({k: v for line in lines for k, v in measures_in(line).items()}, server_round)
+        backend.log(
+            {k: v for line in lines for k, v in tracked_figures(line).items()}, server_round
+        )
     backend.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"), {"tensors": 0}).Reload()
     for name in ("0/mean_norm", "0.1/metrics/accuracy", "clients/client-3/loss"):
-        figures = [(line.round, measures_in(line).get(name)) for line in run.lines]
+        figures = [(line.round, tracked_figures(line).get(name)) for line in run.lines]
         values = [(e.step, float(e.tensor_proto.float_val[0])) for e in events.Tensors(name)]
         assert values == [(n, pytest.approx(figure)) for n, figure in figures if figure is not None]

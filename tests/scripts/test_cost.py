@@ -1,13 +1,14 @@
 import pandas as pd
 import pytest
-from families.cost import TOGETHER, WAYS, config_of, row_of, run_one
+from families.cost import TOGETHER, WAYS, row_of, run_one
+from families.planted import run_of
 from records import Job
 
 CLIENTS = 4
 
 
 def test_conventional_federated_learning_trains_once_a_round_and_evaluates_once():
-    config = config_of("digits", CLIENTS, 3, WAYS["federated"], 0)
+    config = run_of("digits", CLIENTS, 3, 0, WAYS["federated"])
     record = run_one(Job({"way": "federated"}, config))
     assert (record["trainings"], record["evaluations"]) == (3 * CLIENTS, CLIENTS)
     assert record["exchanges"] == 4
@@ -30,7 +31,7 @@ def test_a_row_is_relative_to_conventional_federated_learning():
 @pytest.mark.slow
 def test_the_personal_step_is_counted():
     def bytes_up(way: str) -> int:
-        config = config_of("digits", CLIENTS, 3, WAYS[way], 0)
+        config = run_of("digits", CLIENTS, 3, 0, WAYS[way])
         return run_one(Job({"way": way}, config))["up"]
 
     assert bytes_up("federated") <= bytes_up("plain") <= bytes_up("default")
