@@ -52,6 +52,7 @@ class RunConfig(TrainingSettings, DataSettings):
     num_server_rounds: int = number(30, least=1)
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(0.0, least=0, most=1)
+    evaluate_only: str = ""
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
     round_timeout: float = number(600.0, above=0)

@@ -111,7 +111,8 @@ class ClientMessenger:
     @property
     def absent(self) -> set[str]:
         """The clients for which no decision waits, hurried ones as long as they owe a reply."""
-        return self.failures.absent | (self.waiting.hurried & self.busy.keys())
+        hurried = self.waiting.hurried & self.busy.keys()
+        return self.failures.absent | hurried | self.roll_call.only_evaluating
 
     @property
     def free(self) -> set[str]:

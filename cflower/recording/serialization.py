@@ -1,7 +1,7 @@
 """The content of a run folder as plain values: a round's lines, the tree, a client's data."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -94,13 +94,17 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 def tree_record(state: CFLState) -> Tree:
     """``tree.json``: every cluster of the parameter tree, without its arrays."""
     clusters = state.tree.clusters
-    lines = {name: cluster_line(clusters[name]) for name in in_order(clusters)}
+    lines = {
+        name: cluster_line(clusters[name], state.members_of(clusters[name]))
+        for name in in_order(clusters)
+    }
     return Tree(clusters=lines, unassigned=dict(state.tree.unassigned))
 
 
-def cluster_line(cluster: Cluster) -> ClusterLine:
+def cluster_line(cluster: Cluster, members: Sequence[str]) -> ClusterLine:
     return ClusterLine.of(
         cluster,
+        members=list(members),
         edge_clients=list(cluster.edge),
         general=cluster.trial is not None,
         trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),

@@ -257,10 +257,6 @@ class RunRecord:
         """The number of each client in `client_names`."""
         return {name: i for i, name in enumerate(self.client_names)}
 
-    def trained(self, client: str) -> bool:
-        """Whether a client sent a usable update in any round, by which it has its place."""
-        return any(client in line.heard for line in self.lines)
-
     @property
     def seconds(self) -> float:
         return float(sum({line.round: line.seconds for line in self.lines}.values()))

@@ -155,6 +155,7 @@ class ClientLine(Measured):
     """A client in the summary."""
 
     cluster: str
+    """Empty without one, see `Summary.not_placed`."""
     num_examples: Number | None = None
     held_out: Number | None = None
     """The examples that its figures are of."""
@@ -167,7 +168,7 @@ class ClientLine(Measured):
     @property
     def served(self) -> ServedBy:
         """The model that serves it; while the run goes on, that of its leaf."""
-        return self.served_by or ServedBy(cluster=self.cluster, file=None)
+        return self.served_by or ServedBy(cluster=self.cluster or ROOT, file=None)
 
     @property
     def share(self) -> Number | None:
@@ -272,6 +273,8 @@ class Summary(FileRecord):
     splits: list[SplitLine] = []
     not_split: str | None = None
     left_out: dict[str, str] = {}
+    not_placed: list[str] = []
+    """The clients in no cluster: no usable update of theirs has come."""
     moves: list[MoveLine] = []
     common_rounds: int = 0
     clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
@@ -305,7 +308,7 @@ class Summary(FileRecord):
 
     @property
     def num_clients(self) -> int:
-        return sum(map(len, self.clusters.values()))
+        return sum(map(len, self.clusters.values())) + len(self.not_placed)
 
     @property
     def measured(self) -> dict[str, BaselineLine]:

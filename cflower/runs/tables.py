@@ -131,7 +131,7 @@ def client_table(clients: Mapping[str, Row], summary: Summary) -> Table:
             {
                 "client": name,
                 "held\nout": shown(client.held_out, "g"),
-                "cluster": client.cluster,
+                "cluster": client.cluster or "-",
                 **scores(ways, [values[way] for way in ways], metric),
                 "model\nof": shown(level),
                 "own\nshare": shown(client.share, ".0%"),

@@ -34,7 +34,7 @@ class ClusteredResult(Result):
     models : dict of str to ArrayRecord
         The model of every cluster, the split ones too, by name.
     clusters : dict of str to tuple of str
-        The clients of each leaf.
+        The clients of each leaf, without those that sent no usable update.
     cluster_metrics : dict of str to MetricRecord
         Means of each leaf's model in the final evaluation, over its clients, weighted by examples;
         F1 and AUC of their examples together, if these are counted.
@@ -59,7 +59,8 @@ class ClusteredResult(Result):
         cls, result: Result, report: FinalReport, models: Mapping[str, ArrayRecord]
     ) -> "ClusteredResult":
         """A plain result with the final evaluation."""
-        clusters = {leaf.name: leaf.members for leaf in report.state.tree.leaves}
+        state = report.state
+        clusters = {leaf.name: state.members_of(leaf) for leaf in state.tree.leaves}
         leaves = {name: one.leaf for name, one in report.clients.items()}
         means = [
             {n: MetricRecord(mean_of(only(measured, m).values())) for n, m in clusters.items()}
@@ -138,9 +139,12 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
 
 
 def model_of(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
-    """The model that serves a client: its own by a personal step, else that of its leaf."""
+    """The model that serves a client: its own by a personal step, else that of its leaf.
+
+    A client without a leaf is served by the root's.
+    """
     own = state.personal_models.get(client)
-    return layout.record(own or state.tree.leaf_of(client).model)
+    return layout.record(own or state.path_of(client)[-1].model)
 
 
 def central_mean(
