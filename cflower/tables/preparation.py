@@ -23,7 +23,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-FARTHEST = 5.0
+FARTHEST = 10.0
 """Deviations from the mean at which a scaled number ends. Else a 1 among hundreds of zeros, or a
 value of a few clients in a column that is nearly constant at the others, would outweigh all other
 inputs."""

@@ -29,7 +29,6 @@ NATURAL: Keys = {
     "group-column": "group",
     "label-column": "label",
     "shift": "none",
-    "standardise": "none",  # they are pixels
 }
 """How `written` clients are read."""
 KEYS: Keys = {

@@ -79,10 +79,11 @@ def test_inputs_are_scikit_learns_on_the_pooled_rows(sizes, seed, gaps):
     preparation = agree(described, scaled=True, named=False)
     pooled = pd.concat(tables, ignore_index=True)
     found = inputs_of(json.loads(as_text(preparation)), pooled)
-    if max(sizes) <= 3 * np.median(sizes):  # else the largest counts for three usual ones
+    counts = [size - gaps for size in sizes]
+    if max(counts) <= 3 * np.median(counts):  # else the largest counts for three usual ones
         filled = pooled[["x"]].fillna(pooled["x"].mean())
         known = StandardScaler().fit(pooled[["x"]].dropna())
-        ends = known.transform(filled)[:, 0].clip(-5, 5)
+        ends = known.transform(filled)[:, 0].clip(-10, 10)
         np.testing.assert_allclose(found[:, 0], ends, atol=1e-5)
     known = set()
     for table in tables:
@@ -115,7 +116,7 @@ def test_no_column_outweighs_the_others_and_its_unit_makes_no_difference(seed, u
         return inputs_of(preparation, pd.concat(tables) * units)
 
     found = inputs_in(1.0)
-    assert np.abs(found).max() <= 5
+    assert np.abs(found).max() <= 10
     assert np.ptp(found[:, 2]) < 5  # it has the scale of the clients where it differs
     np.testing.assert_allclose(inputs_in(1000.0), found, rtol=1e-4, atol=1e-4)
 
