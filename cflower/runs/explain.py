@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
@@ -21,17 +21,35 @@ from cflower.runs.records import Line
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
+LIMITS = (
+    "Each answer is valid up to the first split that differs from those of the run: a new run "
+    "would take another course from there."
+)
 
 
-def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
-    """The output of `cflower explain` for a run, or for valid other values of the keys in `ASKED`.
+class Explanation(NamedTuple):
+    """The output of `cflower explain`."""
+
+    finding: str
+    clusters: dict[str, str]
+    """A paragraph on each cluster."""
+    asked: str = ""
+    """The question about other thresholds, if there is one."""
+
+    def __str__(self) -> str:
+        asked, limits = ([self.asked], [LIMITS]) if self.asked else ([], [])
+        return "\n\n".join([self.finding, *asked, *self.clusters.values(), *limits])
+
+
+def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Explanation:
+    """Why each cluster was split or not, or would be with valid other values of `ASKED`.
 
     Raises a ConfigError for other keys, and a RunFolderError if the run has no round yet.
     """
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
-        return "\n\n".join([finding(run.summary), *(story(run, name) for name in run.by_cluster)])
+        return Explanation(finding(run.summary), {n: story(run, n) for n in run.by_cluster})
     if unknown := sorted(asked.keys() - ASKED):
         raise ConfigError(
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
@@ -39,15 +57,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
         )
     given = rule_of({**run.criterion, **asked})
     values = ", ".join(f"{key} = {value}" for key, value in asked.items())
-    return "\n\n".join(
-        [
-            finding(run.summary),
-            f"What if the norm criterion had decided, with {values}?",
-            *(what_if(run, name, given) for name in run.by_cluster),
-            "Each answer is valid up to the first split that differs from those of the run: a new "
-            "run would take another course from there.",
-        ]
-    )
+    answers = {name: what_if(run, name, given) for name in run.by_cluster}
+    question = f"What if the norm criterion had decided, with {values}?"
+    return Explanation(finding(run.summary), answers, question)
 
 
 def story(run: RunRecord, cluster: str) -> str:

@@ -17,7 +17,7 @@ from safetensors.numpy import load
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -270,6 +270,30 @@ class RunRecord:
                 value = metrics.get(self.metric.name, np.nan)
                 scores[self.position[client], line.round - 1] = value
         return scores
+
+    @cached_property
+    def best_rounds(self) -> dict[str, tuple[int, float]]:
+        """The round with the best mean of the leading metric, and this mean.
+
+        Of each leaf, and under the root's name of all clients: of the rounds in which as many of
+        them replied as in any.
+        """
+        replied = np.isfinite(self.scores_by_round)
+        counts = replied.sum(axis=0)
+        sums = np.where(replied, self.scores_by_round, 0).sum(axis=0)
+        most = counts.max(initial=0)
+        means = {i + 1: sums[i] / most for i in range(self.rounds) if counts[i] == most > 0}
+        by_cluster = {ROOT: means}
+        for leaf in self.leaves if len(self.leaves) > 1 else ():
+            lines = self.by_cluster.get(leaf, ())
+            known = {one.round: one.metrics.get(self.metric.name) for one in lines}
+            by_cluster[leaf] = {n: value for n, value in known.items() if value is not None}
+        best = {name: self.metric.best(of.values()) for name, of in by_cluster.items() if of}
+        return {
+            name: (next(n for n, v in by_cluster[name].items() if v == value), float(value))
+            for name, value in best.items()
+            if value is not None
+        }
 
     @cached_property
     def leaves(self) -> list[str]:
