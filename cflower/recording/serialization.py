@@ -54,9 +54,21 @@ def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     present = set().union(report.measured, report.problems, report.late, outstanding)
     own = report.trained.among(present, cluster)
-    now = [move for move in report.state.moves if move.server_round == report.server_round]
+    state = report.state
+    placed = only(state.placed, report.trained.among(state.placed, cluster))
+    now = [move for move in state.moves if move.server_round == report.server_round]
     return {
         "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
+        "placed": [
+            MoveLine(
+                server_round=report.server_round,
+                client=client,
+                origin=step.cluster,
+                target=state.tree.training_cluster(client).name,
+                reason=str(step),
+            )
+            for client, step in placed.items()
+        ],
         "clients": {name: numbers(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),

@@ -14,13 +14,15 @@ from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError, RunFolderError
-from cflower.ordering import counted
+from cflower.ordering import counted, listed
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
+MOST_NAMES = 5
+ROUND = attrgetter("server_round")
 LIMITS = (
     "Each answer is valid up to the first split that differs from those of the run: a new run "
     "would take another course from there."
@@ -72,13 +74,31 @@ def story(run: RunRecord, cluster: str) -> str:
         *others, child = last.children
         fate = f"split in round {last.round} into {', '.join(others)} and {child}"
     size = counted(len(last.members), "client")
-    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
+    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}.", *arrivals(run, cluster)]
     judged = [[one] for one, _ in run.judgements if one.cluster == cluster and one not in lines]
     for alike in [list(group) for _, group in groupby(lines, attrgetter("decision"))] + judged:
         sentences.append(f"{span(alike)}, {alike[0].decision}: {alike[-1].reason}")
     if step := personal_steps(run.summary).get(cluster):
         sentences.append(f"after the last round, {step}")
     return "\n  ".join(sentences)
+
+
+def arrivals(run: RunRecord, cluster: str) -> list[str]:
+    """A sentence for each round in which clients came to a cluster, with the reason of the first.
+
+    Newcomers and clients without a place yet come by Algorithm 4, others by a move.
+    """
+    every = (one for line in run.lines for one in (*line.placed, *line.moves))
+    came = [one for one in every if one.target == cluster]
+    born = run.born(cluster) if cluster in run.clusters else None
+    found = []
+    for server_round, some in groupby(sorted(came, key=ROUND), ROUND):
+        first, *others = some
+        clients = listed([first.client, *(one.client for one in others)], MOST_NAMES)
+        reason = f"{'of the first: ' if others else ''}{first.reason}"
+        verb = "opened by" if server_round == born else "joined by"
+        found.append(f"round {server_round}, {verb} {clients}: {reason}")
+    return found
 
 
 def span(lines: list[Line]) -> str:

@@ -114,6 +114,8 @@ class Line(Record):
     central: Metrics = Field({}, exclude_if=not_)
     seconds: Number
     moves: list[MoveLine] = []
+    placed: list[MoveLine] = Field([], exclude_if=not_)
+    """The steps of its members that Algorithm 4 placed, each from the split cluster it trained."""
     clients: dict[str, Metrics]
     problems: dict[str, str]
     late: dict[str, int] = {}
