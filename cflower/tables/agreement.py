@@ -3,11 +3,12 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import islice
 from math import sqrt
+from operator import or_
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -206,15 +207,6 @@ def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> 
     return sentences
 
 
-NEEDED = {
-    "number": {"count", "mean", "variance", "id"},
-    "text": {"rows", "different"},
-    "date": set[str](),
-    "empty": set[str](),
-}
-"""The facts about a column of each kind; of texts also ``values`` if they are few."""
-
-
 @cache
 def schema() -> "TypeAdapter[dict[str, Facts]]":
     """What a client may say of its columns; made, and Pydantic loaded, when it is needed."""
@@ -225,27 +217,21 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
             raise ValueError("expected printable text")
         return text
 
-    def whole_facts(facts: Facts) -> Facts:
-        if not NEEDED[facts["kind"]] <= facts.keys():
-            raise ValueError("facts are missing")
-        return facts
-
     finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]
     whole = Annotated[int, Field(ge=0, le=10**12)]
     text = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_CATEGORY)]
     name = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_TEXT)]
-    kinds: Any = {
-        "kind": Required[Literal[*NEEDED]],
-        "count": whole,
-        "mean": finite,
-        "variance": Annotated[finite, Field(ge=0)],
-        "id": bool,
-        "rows": whole,
-        "different": whole,
-        "values": Annotated[list[text], Field(max_length=MOST_CATEGORIES)],
+    few = Annotated[list[text], Field(max_length=MOST_CATEGORIES)]
+    variance = Annotated[finite, Field(ge=0)]
+    facts: dict[str, dict[str, Any]] = {
+        "number": {"count": whole, "mean": finite, "variance": variance, "id": bool},
+        "text": {"rows": whole, "different": whole, "values": NotRequired[few]},
+        "date": {},
+        "empty": {},
     }
-    described: Any = TypedDict("Column", kinds, total=False)  # type: ignore[misc]
-    columns: Any = dict[name, Annotated[described, AfterValidator(whole_facts)]]
+    kinds: Any = [TypedDict(kind, {"kind": Literal[kind], **of}) for kind, of in facts.items()]  # type: ignore
+    column: Any = reduce(or_, kinds)
+    columns: Any = dict[name, Annotated[column, Field(discriminator="kind")]]
     return TypeAdapter(Annotated[columns, Field(max_length=MOST_COLUMNS)])
 
 
