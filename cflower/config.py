@@ -64,6 +64,7 @@ class RunConfig(TrainingSettings, DataSettings):
     device: str = "auto"
 
     split_criterion: str = choice("auto", CRITERIA, own_code=True)
+    clusters: int = number(0, least=0)
     eps1: float = number(NormCriterion.eps1, above=0)
     eps2: float = number(NormCriterion.eps2, above=0)
     gamma_max: float = number(NormCriterion.gamma_max, least=0, below=1)
@@ -106,6 +107,11 @@ class RunConfig(TrainingSettings, DataSettings):
             "leave one of them out.",
         )
         check_influence("max-influence", self.max_influence)
+        require(
+            self.clusters == 0 or (self.clusters > 1 and self.split_criterion == "auto"),
+            f"Got clusters={self.clusters} with split-criterion={self.split_criterion!r}: set "
+            "clusters=0, or 2 or more with split-criterion='auto'.",
+        )
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "
