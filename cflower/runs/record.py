@@ -278,22 +278,19 @@ class RunRecord:
         Of each leaf, and under the root's name of all clients: of the rounds in which as many of
         them replied as in any.
         """
-        replied = np.isfinite(self.scores_by_round)
-        counts = replied.sum(axis=0)
-        sums = np.where(replied, self.scores_by_round, 0).sum(axis=0)
-        most = counts.max(initial=0)
-        means = {i + 1: sums[i] / most for i in range(self.rounds) if counts[i] == most > 0}
-        by_cluster = {ROOT: means}
+        known = np.isfinite(self.scores_by_round)
+        sums, counts = np.where(known, self.scores_by_round, 0).sum(axis=0), known.sum(axis=0)
+        most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
+        means: dict[str, dict[int, Number]] = {ROOT: {i + 1: sums[i] / counts[i] for i in most}}
         for leaf in self.leaves if len(self.leaves) > 1 else ():
-            lines = self.by_cluster.get(leaf, ())
-            known = {one.round: one.metrics.get(self.metric.name) for one in lines}
-            by_cluster[leaf] = {n: value for n, value in known.items() if value is not None}
-        best = {name: self.metric.best(of.values()) for name, of in by_cluster.items() if of}
-        return {
-            name: (next(n for n, v in by_cluster[name].items() if v == value), float(value))
-            for name, value in best.items()
-            if value is not None
-        }
+            lines, name = self.by_cluster.get(leaf, []), self.metric.name
+            means[leaf] = {one.round: one.metrics[name] for one in lines if name in one.metrics}
+        found = {}
+        for cluster, by_round in means.items():
+            if (best := self.metric.best(by_round.values())) is not None:
+                first = next(number for number, mean in by_round.items() if mean == best)
+                found[cluster] = first, float(best)
+        return found
 
     @cached_property
     def leaves(self) -> list[str]:
