@@ -51,6 +51,7 @@ from cflower.messages.client_names import (
     answer,
     client_name,
     is_name,
+    only_evaluates,
 )
 from cflower.metric import BRIER
 from cflower.ordering import in_order
@@ -99,6 +100,7 @@ def roll_call(message: Message, context: Context) -> Message:
                 log(WARNING, MIXED_FILES, settings.dataset)
             if is_name(natural := natural_id_of(settings, partition, facts["num_partitions"])):
                 facts["client_id"] = natural
+        facts["evaluate_only"] = only_evaluates(context, facts["client_id"])
         facts |= facts_about_data(context)
     except CFlowerError as problem:
         facts["problem"] = str(problem)

@@ -57,6 +57,7 @@ class RunConfig(TrainingSettings, DataSettings):
     num_server_rounds: int = number(30, least=1)
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(0.0, least=0, most=1)
+    evaluate_only: str = ""
     min_available_nodes: int = number(10, least=1)
     node_timeout: float = number(60.0, above=0)
     round_timeout: float = number(600.0, above=0)
@@ -68,6 +69,7 @@ class RunConfig(TrainingSettings, DataSettings):
     device: str = "auto"
 
     split_criterion: str = choice("auto", CRITERIA, own_code=True)
+    clusters: int = number(0, least=0)
     eps1: float = same(NormCriterion, "eps1")
     eps2: float = same(NormCriterion, "eps2")
     gamma_max: float = same(NormCriterion, "gamma_max")
@@ -110,6 +112,11 @@ class RunConfig(TrainingSettings, DataSettings):
             "leave one of them out.",
         )
         check_influence("max-influence", self.max_influence)
+        require(
+            self.clusters == 0 or (self.clusters > 1 and self.split_criterion == "auto"),
+            f"Got clusters={self.clusters} with split-criterion={self.split_criterion!r}: set "
+            "clusters=0, or 2 or more with split-criterion='auto'.",
+        )
         require(
             self.privacy == "none" or self.similarity_layers == "*",
             f"Got similarity-layers={self.similarity_layers!r}, but with privacy='permutation' "

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from cflower.algorithm.criteria import Criterion, NeverSplit
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
+from cflower.auto.chosen import ChosenNumber
 from cflower.auto.criterion import AutoCriterion
 from cflower.config import RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
@@ -210,6 +211,8 @@ def criterion_of(config: RunConfig) -> Criterion:
     """When this run splits a cluster."""
     if config.method != "clustered":
         return NeverSplit()
+    if config.clusters:
+        return ChosenNumber(heard_share=config.heard_share, clusters=config.clusters)
     if config.split_criterion == "auto":
         return AutoCriterion(heard_share=config.heard_share)
     if names_own_code(config.split_criterion):

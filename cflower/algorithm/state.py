@@ -7,6 +7,7 @@ messages and gives the replies to `CFL.heard`.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
-from cflower.algorithm.tree import Cluster, ParameterTree
+from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
 from cflower.metric import Metric
 
@@ -210,6 +211,31 @@ class CFLState:
     def personal_models(self) -> dict[str, Weights]:
         """The model of each client that has one of its own."""
         return {c: model for step in self.personal.values() for c, model in step.models.items()}
+
+    @cached_property
+    def unplaced(self) -> frozenset[str]:
+        """Members of no cluster yet: no usable update of theirs has come.
+
+        They count to a leaf, but nothing shows whether they belong there.
+        """
+        known = {*self.known, *(move.client for move in self.moves)}
+        if self.tree.root.is_leaf:
+            return frozenset(self.tree.clients) - known
+        waiting = self.tree.unassigned.items()
+        return frozenset(client for client, place in waiting if place == ROOT) - known
+
+    def path_of(self, client: str) -> tuple[Cluster, ...]:
+        """The clusters with models that can serve a client: `ParameterTree.path_of`.
+
+        Only the root's can serve one that has no place.
+        """
+        if client in self.unplaced:
+            return (self.tree.serving(ROOT),)
+        return self.tree.path_of(client)
+
+    def members_of(self, cluster: Cluster) -> tuple[str, ...]:
+        """The members of a cluster that have a place."""
+        return tuple(client for client in cluster.members if client not in self.unplaced)
 
     def places_client(self, ask: Ask) -> bool:
         """Whether the update for an ask places its client (Algorithm 4) and moves no model."""

@@ -128,14 +128,16 @@ def best_parts(similarity: Matrix) -> Parts:
     return parts
 
 
-def ward_parts(similarity: Matrix) -> Labels:
-    """Ward's tree of the members, cut at the largest drop between two merges."""
+def ward_parts(similarity: Matrix, number: int = 0) -> Labels:
+    """Ward's tree of the members, cut into a number of parts or at the largest drop of merges."""
     squares = np.diag(similarity)[:, None] + np.diag(similarity) - 2.0 * similarity
     from scipy.cluster.hierarchy import fcluster, ward
     from scipy.spatial.distance import squareform
 
     distances = np.sqrt(np.maximum(squareform(squares, checks=False), 0.0))
     merges = ward(distances)
+    if number:
+        return in_appearance(fcluster(merges, number, criterion="maxclust"))
     heights = merges[:, 2]
     widest = int(np.argmax(np.diff(heights)))
     middle = (heights[widest] + heights[widest + 1]) / 2

@@ -162,6 +162,7 @@ def export(
         str, typer.Option(help="With --module: shape of one example, such as 1,8,8.")
     ] = "",
     runs: RunsDir = DEFAULT_RUNS,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model of a run as a file, and a model card (Markdown) next to it.
 
@@ -175,7 +176,7 @@ def export(
     folder = find_run(runs.expanduser(), run)
     from cflower.exporting.export import export as export_model  # loads PyTorch
 
-    with Console().status("Writing the model and reading it back"):
+    with Console(stderr=as_json).status("Writing the model and reading it back"):
         path = export_model(
             folder,
             client=client,
@@ -187,9 +188,14 @@ def export(
             module=module,
             input_shape=read_shape(input_shape),
         )
+    program = path.with_suffix(".py")
+    files = {"model": str(path), "card": f"{path}.md"}
+    files |= {"program": str(program)} if program.is_file() else {}
+    if as_json:
+        return print(json.dumps(files, indent=1))
     print(f"Model: {line(path)}")
     print(f"Card: {line(path)}.md")
-    if (program := path.with_suffix(".py")).is_file():
+    if "program" in files:
         print(f"From a table: python {line(program)} rows.csv")
 
 

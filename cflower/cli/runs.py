@@ -1,6 +1,8 @@
 """The commands that look at runs: list, show, report, explain, compare."""
 
+import csv
 import json
+import sys
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,6 +114,9 @@ def show(
     as_json: AsJson = False,
     every: Annotated[bool, typer.Option("--all", help="All clients, however many.")] = False,
     metric: MetricOption = "",
+    by_round: Annotated[
+        bool, typer.Option("--by-round", help="Each client's metrics in each round, as CSV.")
+    ] = False,
 ) -> None:
     """Print the cluster tree and the client × model table of a run."""
     from cflower.runs.record import RunRecord
@@ -120,15 +125,35 @@ def show(
     folder = find_run(runs.expanduser(), run)
     with outside(folder):
         record = RunRecord(folder, metric)
+        if by_round:
+            return print_by_round(record, as_json=as_json)
         if as_json:
             tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
-            return print(json.dumps({**record.summary.model_dump(), "tree": tree}, indent=1))
+            content = {"best_rounds": record.best_rounds, "tree": tree}
+            return print(json.dumps({**record.summary.model_dump(), **content}, indent=1))
         from rich.console import Console
 
-        from cflower.runs.tables import run_view
+        from cflower.runs.tables import best_rounds_in_words, run_view
 
         Console().print(run_view(record.summary, record.clusters, every=every))
+        if words := best_rounds_in_words(record.best_rounds, record.metric):
+            Console(highlight=False).print(words, markup=False)
     print(f"Run folder: {line(record.path)}")
+
+
+def print_by_round(record: "RunRecord", *, as_json: bool) -> None:
+    """Print a row for each client in each round in which it replied: CSV, or JSON."""
+    rows = [
+        {"round": one.round, "cluster": one.cluster, "client": client, **metrics}
+        for one in record.lines
+        for client, metrics in one.clients.items()
+    ]
+    if as_json:
+        return print(json.dumps(rows, indent=1))
+    columns = dict.fromkeys(["round", "cluster", "client", *(key for row in rows for key in row)])
+    table = csv.DictWriter(sys.stdout, [*columns], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
 
 
 def report(
@@ -155,6 +180,7 @@ def explain(
         list[str] | None, typer.Option("-c", help='Other thresholds, such as "eps1=0.5 eps2=1.2".')
     ] = None,
     runs: RunsDir = DEFAULT_RUNS,
+    as_json: AsJson = False,
 ) -> None:
     """Say why each cluster was split or not, and when other thresholds would have split it.
 
@@ -172,8 +198,10 @@ def explain(
     asked = only(RunConfig.read(given).as_keys(), given)  # checked, and of the right types
     console = Console(highlight=False)  # a file keeps whole lines
     with outside(folder):
-        text = explanation(RunRecord.read(folder), asked)
-    console.print(text, markup=False, soft_wrap=not console.is_terminal)
+        explained = explanation(RunRecord.read(folder), asked)
+    if as_json:
+        return print(json.dumps({"run": line(folder.name), **explained._asdict()}, indent=1))
+    console.print(str(explained), markup=False, soft_wrap=not console.is_terminal)
 
 
 @outside("One of the run folders")

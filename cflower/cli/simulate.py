@@ -1,5 +1,6 @@
 """The commands that run a Flower app in this process, and list the config of cflower's own app."""
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -124,7 +125,11 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
     )
 
 
-def keys() -> None:
+def keys(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: one JSON value, all of it.")
+    ] = False,
+) -> None:
     """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -133,11 +138,18 @@ def keys() -> None:
 
     from cflower.config import RunConfig
 
-    columns = (Column(heading, overflow="fold") for heading in ("key", "default", "meaning"))
-    table, meanings = Table(*columns, box=SIMPLE_HEAD, padding=0), meanings_in(app_toml())
-    for spec in fields(RunConfig):
-        key = key_of(spec)
-        table.add_row(*(Text(cell) for cell in (key, repr(spec.default), meanings[key])))
+    meanings = meanings_in(app_toml())
+    rows = [
+        {"key": key_of(spec), "default": spec.default, "meaning": meanings[key_of(spec)]}
+        for spec in fields(RunConfig)
+    ]
+    if as_json:
+        return print(json.dumps(rows, indent=1))
+    columns = (Column(heading, overflow="fold") for heading in rows[0])
+    table = Table(*columns, box=SIMPLE_HEAD, padding=0)
+    for row in rows:
+        cells = str(row["key"]), repr(row["default"]), str(row["meaning"])
+        table.add_row(*map(Text, cells))
     Console(highlight=False).print(table)
 
 

@@ -217,7 +217,7 @@ def chosen_model(record: RunRecord, client: str, cluster: str) -> tuple[str, str
     if client not in (clients := record.summary.clients):
         hint = did_you_mean(client, clients) or ": `cflower show` lists them."
         raise ConfigError(f"The run {record.name} has no client {client!r}{hint}")
-    if not record.trained(client):
+    if client in record.summary.not_placed:
         raise ConfigError(f"{client} sent no usable update and has no cluster: give --cluster 0.")
     served = record.summary.clients[client].served
     return served.cluster, (served.file or "") if served.model == "personal" else ""

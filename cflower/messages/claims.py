@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from flwr.app import ConfigRecord, RecordDict
 from typing_extensions import TypedDict
 
-from cflower.messages.client_names import ADAPTS, COMMITMENT, LONGEST_NAME, is_name
+from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE_ONLY, LONGEST_NAME, is_name
 from cflower.ordering import LONGEST_TEXT, line, listed, without
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def facts_schema() -> "TypeAdapter[dict[str, Any]]":
         "class-names": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],
         "evaluates-way": bool,
         ADAPTS: bool,
+        EVALUATE_ONLY: bool,
         "parts-apart": bool,
         "table": Annotated[str, Field(max_length=MOST_CHARACTERS)],
         "classes-here": Annotated[list[class_name], FailFast(), Field(max_length=MOST_ITEMS)],

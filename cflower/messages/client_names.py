@@ -59,6 +59,8 @@ TASKS: "Mapping[Task, TaskKind]" = {
 }
 ADAPTS = "adapts"
 """The fact that a client has a function for `ADAPT_MESSAGE`."""
+EVALUATE_ONLY = "evaluate-only"
+"""The fact that a client never trains; see `only_evaluates`."""
 PART = "part"
 """In a message's config: the examples to measure on, ``"decide"`` or ``"report"``."""
 PREPARATION = "preparation"
@@ -113,7 +115,8 @@ def name_clients(app: ClientApp) -> ClientApp:
     """
 
     def roll_call(message: Message, context: Context) -> Message:
-        node, facts = context.node_config, dict[str, Any](client_id=client_name(context))
+        node, name = context.node_config, client_name(context)
+        facts = {"client_id": name, "evaluate_only": only_evaluates(context, name)}
         if "num-partitions" in node and "data-path" not in node:
             facts["num_partitions"] = int(node["num-partitions"])
         return answer(message, **facts)
@@ -128,6 +131,16 @@ def client_name(context: Context) -> str:
     if "client-id" in node:
         return str(node["client-id"])
     return f"partition-{node['partition-id']}" if "partition-id" in node else str(context.node_id)
+
+
+def only_evaluates(context: Context, name: str) -> bool:
+    """Whether the client of this name never trains.
+
+    That is so with ``evaluate-only=true`` in its node config, or if ``evaluate-only`` of the run
+    config, names separated by commas, names it.
+    """
+    named = str(context.run_config.get(EVALUATE_ONLY, "")).split(",")
+    return bool(context.node_config.get(EVALUATE_ONLY)) or name in map(str.strip, named)
 
 
 def is_name(value: Any) -> bool:

@@ -34,6 +34,7 @@ from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
+from cflower.pooled import POOLED
 
 Content = TypeVar("Content")
 Key = TypeVar("Key", bound=str | tuple[Any, ...])
@@ -109,7 +110,8 @@ class ClientMessenger:
     @property
     def absent(self) -> set[str]:
         """The clients for which no decision waits, hurried ones while a reply is outstanding."""
-        return self.failures.absent | (self.waiting.hurried & self.rounds_outstanding.keys())
+        hurried = self.waiting.hurried & self.rounds_outstanding.keys()
+        return self.failures.absent | hurried | self.roll_call.only_evaluating
 
     @property
     def free(self) -> set[str]:
@@ -294,7 +296,9 @@ class ClientMessenger:
         senders = {key: key if isinstance(key, str) else key[0] for key in measured}
         measured, lone = shared(measured, senders)
         for client, names in lone.items():
-            self.grouped.note(WARNING, LONE, client, listed(sorted(names), 3))
+            # A client alone may have held-out examples of two classes.
+            if others := sorted(names.difference(POOLED)):
+                self.grouped.note(WARNING, LONE, client, listed(others, 3))
         kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
         for key, before in measured.items():
             client = senders[key]

@@ -16,7 +16,7 @@ from flwr.supercore import log
 from cflower.algorithm.state import Reply
 from cflower.metric import Metric, is_share, leader_among
 from cflower.ordering import listed, without
-from cflower.pooled import COUNTS
+from cflower.pooled import COUNTS, POOLED
 from cflower.robust.robust_mean import limited
 
 Metrics = dict[str, int | float | list[int] | list[float]]
@@ -26,6 +26,11 @@ LEADS = f"Most clients send no metric %s: %s leads instead; {CHOOSE}"
 NOT_SENT = (
     "No client sent the metric %r (they sent %s), so by it nothing is compared. Name the one that "
     "leads: ClusteredFL(metric=..., higher_is_better=...)."
+)
+ONE_CLASS = (
+    "Too few clients have held-out examples of two classes to measure %s: it decides nothing in "
+    "this round, and the figure of all clients' examples together comes at the end. A larger "
+    "validation-fraction helps."
 )
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""
@@ -66,8 +71,11 @@ class Leader:
             self.now = before.seen(values)
         if sent and not self._logged:
             self._logged = True
-            if not values:
-                log(WARNING, NOT_SENT, self.now.name, listed(sorted(set().union(*sent))))
+            names = set().union(*sent)
+            if not values and self.asked.name in POOLED and "accuracy" in names:
+                log(WARNING, ONE_CLASS, self.asked.name)
+            elif not values:
+                log(WARNING, NOT_SENT, self.now.name, listed(sorted(names)))
             elif self.now.name != self.asked.name:
                 log(INFO, LEADS, self.asked.name, self.now.in_full)
         return self.now

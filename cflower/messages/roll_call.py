@@ -24,7 +24,7 @@ from flwr.supercore import log
 
 from cflower.errors import FederationError
 from cflower.messages.claims import facts_in
-from cflower.messages.client_names import FACTS, ROLL_CALL, has_function
+from cflower.messages.client_names import EVALUATE_ONLY, FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.flower import is_remote
 from cflower.messages.replies import cause_in
@@ -120,6 +120,11 @@ class RollCall:
     @property
     def clients(self) -> tuple[str, ...]:
         return in_order(self.nodes)
+
+    @property
+    def only_evaluating(self) -> set[str]:
+        """The clients that never train."""
+        return {client for client, facts in self.facts.items() if facts.get(EVALUATE_ONLY)}
 
     @property
     def announced(self) -> int:

@@ -1,7 +1,7 @@
 """The content of a run folder as plain values: a round's lines, the tree, a client's data."""
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -54,9 +54,21 @@ def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     present = set().union(report.measured, report.problems, report.late, outstanding)
     own = report.trained.among(present, cluster)
-    now = [move for move in report.state.moves if move.server_round == report.server_round]
+    state = report.state
+    placed = only(state.placed, report.trained.among(state.placed, cluster))
+    now = [move for move in state.moves if move.server_round == report.server_round]
     return {
         "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
+        "placed": [
+            MoveLine(
+                server_round=report.server_round,
+                client=client,
+                origin=step.cluster,
+                target=state.tree.training_cluster(client).name,
+                reason=str(step),
+            )
+            for client, step in placed.items()
+        ],
         "clients": {name: client_values(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),
@@ -94,13 +106,17 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 def tree_record(state: CFLState) -> Tree:
     """``tree.json``: every cluster of the parameter tree, without its arrays."""
     clusters = state.tree.clusters
-    lines = {name: cluster_line(clusters[name]) for name in in_order(clusters)}
+    lines = {
+        name: cluster_line(clusters[name], state.members_of(clusters[name]))
+        for name in in_order(clusters)
+    }
     return Tree(clusters=lines, unassigned=dict(state.tree.unassigned))
 
 
-def cluster_line(cluster: Cluster) -> ClusterLine:
+def cluster_line(cluster: Cluster, members: Sequence[str]) -> ClusterLine:
     return ClusterLine.of(
         cluster,
+        members=list(members),
         edge_clients=list(cluster.edge),
         general=cluster.trial is not None,
         trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),

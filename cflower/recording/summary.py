@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.state import Personal
+from cflower.algorithm.state import CFLState, Personal
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
@@ -69,18 +69,20 @@ class RunSoFar:
 
     def summary(self, report: RoundReport | FinalReport, **fields: Any) -> Summary:
         """The summary after a round or after the final evaluation; ``fields`` are the others."""
-        tree, failures, clients = report.state.tree, report.failures, self.clients
+        state, failures, clients = report.state, report.failures, self.clients
+        tree = state.tree
         result: dict[str, Any] = {}
         if isinstance(report, FinalReport):
             # If nobody evaluated at the end, the figures of earlier rounds are shown.
             result, clients = final_result(report), served_lines(report) or clients
-        result["clients"] = client_lines(tree, clients)
+        result["clients"] = client_lines(state, clients)
         return Summary(
-            clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
+            clusters={leaf.name: list(state.members_of(leaf)) for leaf in tree.leaves},
+            not_placed=list(in_order(state.unplaced)),
             splits=self.splits,
             not_split=why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
-            moves=list(map(MoveLine.of, report.state.moves)),
+            moves=list(map(MoveLine.of, state.moves)),
             common_rounds=tree.root.rounds,
             central=self.last.central if self.last else {},
             problems=only(failures.problems, in_order(failures.problems)),
@@ -110,11 +112,12 @@ def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
 
 
 def client_lines(
-    tree: ParameterTree, known: Mapping[str, Mapping[str, Any]]
+    state: CFLState, known: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, ClientLine | dict[str, Any]]:
     """The entries of ``clients`` in the summary; those without figures share one for each leaf."""
-    blank = {leaf.name: ClientLine(cluster=leaf.name) for leaf in tree.leaves}
-    leaf = {client: tree.leaf_of(client).name for client in tree.clients}
+    tree, no_leaf = state.tree, dict.fromkeys(state.unplaced, "")
+    leaf = {client: tree.leaf_of(client).name for client in tree.clients} | no_leaf
+    blank = {name: ClientLine(cluster=name) for name in leaf.values()}
     return {
         client: {"cluster": name, **known[client]} if client in known else blank[name]
         for client, name in leaf.items()
@@ -129,6 +132,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
     """
     results = report.clients
     groups = {name: one.facts["group"] for name, one in results.items() if "group" in one.facts}
+    placed = without(groups, report.state.unplaced)
     most = 2 * len(groups) > len(results)
     ways = {
         "own": report.served.values(),
@@ -152,7 +156,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,
-        "adjusted_rand_index": rand_index(groups, report.state.tree) if most else None,
+        "adjusted_rand_index": rand_index(placed, report.state.tree) if most else None,
     }
 
 

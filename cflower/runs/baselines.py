@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.algorithm.constants import ENOUGH_EXAMPLES
+from cflower.algorithm.tree import ROOT
 from cflower.metric import Metric
 from cflower.ordering import counted
 from cflower.robust.robust_mean import limited
@@ -164,7 +165,12 @@ def baseline_line(
     """A baseline in ``summary.json``, with what the run's ``clients`` get in comparison."""
     trainings = report.failures.trainings.values()
     name, rounds = metric.name, range(1, report.num_rounds + 1)
-    scalars = {client: result.leaf.scalars for client, result in report.clients.items()}
+    # Alone, a client that never trained has the model of the start, which serves nobody.
+    scalars = {
+        client: result.leaf.scalars
+        for client, result in report.clients.items()
+        if result.num_examples is not None or result.cluster == ROOT
+    }
     values = {client: one[name] for client, one in scalars.items() if name in one}
     even, comparison = fairness(values.values(), metric), against(clients, values, metric)
     line = {

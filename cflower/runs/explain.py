@@ -8,30 +8,50 @@ from collections.abc import Mapping
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from cflower.algorithm.bipartition import bipartition
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError, RunFolderError
-from cflower.ordering import counted
+from cflower.ordering import counted, listed
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
+MOST_NAMES = 5
+ROUND = attrgetter("server_round")
+LIMITS = (
+    "Each answer is valid up to the first split that differs from those of the run: a new run "
+    "would take another course from there."
+)
 
 
-def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
-    """The output of `cflower explain` for a run, or for valid other values of the keys in `ASKED`.
+class Explanation(NamedTuple):
+    """The output of `cflower explain`."""
+
+    finding: str
+    clusters: dict[str, str]
+    """A paragraph on each cluster."""
+    asked: str = ""
+    """The question about other thresholds, if there is one."""
+
+    def __str__(self) -> str:
+        asked, limits = ([self.asked], [LIMITS]) if self.asked else ([], [])
+        return "\n\n".join([self.finding, *asked, *self.clusters.values(), *limits])
+
+
+def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Explanation:
+    """Why each cluster was split or not, or would be with valid other values of `ASKED`.
 
     Raises a ConfigError for other keys, and a RunFolderError if the run has no round yet.
     """
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
-        return "\n\n".join([finding(run.summary), *(story(run, name) for name in run.by_cluster)])
+        return Explanation(finding(run.summary), {n: story(run, n) for n in run.by_cluster})
     if unknown := sorted(asked.keys() - ASKED):
         raise ConfigError(
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
@@ -39,15 +59,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
         )
     given = rule_of({**run.criterion, **asked})
     values = ", ".join(f"{key} = {value}" for key, value in asked.items())
-    return "\n\n".join(
-        [
-            finding(run.summary),
-            f"What if the norm criterion had decided, with {values}?",
-            *(what_if(run, name, given) for name in run.by_cluster),
-            "Each answer is valid up to the first split that differs from those of the run: a new "
-            "run would take another course from there.",
-        ]
-    )
+    answers = {name: what_if(run, name, given) for name in run.by_cluster}
+    question = f"What if the norm criterion had decided, with {values}?"
+    return Explanation(finding(run.summary), answers, question)
 
 
 def story(run: RunRecord, cluster: str) -> str:
@@ -60,13 +74,31 @@ def story(run: RunRecord, cluster: str) -> str:
         *others, child = last.children
         fate = f"split in round {last.round} into {', '.join(others)} and {child}"
     size = counted(len(last.members), "client")
-    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}."]
+    sentences = [f"Cluster {cluster} ({size}, {span(lines)}): {fate}.", *arrivals(run, cluster)]
     judged = [[one] for one, _ in run.judgements if one.cluster == cluster and one not in lines]
     for alike in [list(group) for _, group in groupby(lines, attrgetter("decision"))] + judged:
         sentences.append(f"{span(alike)}, {alike[0].decision}: {alike[-1].reason}")
     if step := personal_steps(run.summary).get(cluster):
         sentences.append(f"after the last round, {step}")
     return "\n  ".join(sentences)
+
+
+def arrivals(run: RunRecord, cluster: str) -> list[str]:
+    """A sentence for each round in which clients came to a cluster, with the reason of the first.
+
+    Newcomers and clients without a place yet come by Algorithm 4, others by a move.
+    """
+    every = (one for line in run.lines for one in (*line.placed, *line.moves))
+    came = [one for one in every if one.target == cluster]
+    born = run.born(cluster) if cluster in run.clusters else None
+    found = []
+    for server_round, some in groupby(sorted(came, key=ROUND), ROUND):
+        first, *others = some
+        clients = listed([first.client, *(one.client for one in others)], MOST_NAMES)
+        reason = f"{'of the first: ' if others else ''}{first.reason}"
+        verb = "opened by" if server_round == born else "joined by"
+        found.append(f"round {server_round}, {verb} {clients}: {reason}")
+    return found
 
 
 def span(lines: list[Line]) -> str:

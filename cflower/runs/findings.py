@@ -7,7 +7,7 @@ from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.messages.metrics import ClientMetrics, mean_over_clients
 from cflower.metric import ACCURACY, Metric, direction_of, leader_among
-from cflower.ordering import counted, in_order
+from cflower.ordering import counted, in_order, listed
 from cflower.pooled import POOLED
 from cflower.runs.baselines import BASELINES, Paired, against, fairness, fairness_in_words
 from cflower.runs.records import BaselineLine, ClientLine, LeadingMetric, Number, Summary
@@ -23,6 +23,10 @@ AGREEMENT = "Agreement with the true groups: adjusted Rand index {index:.3f} (1 
 PERSONAL = (
     "Personal step: {clients} of {leaves} have personal models, {share} of each from a model that "
     "the client trained alone{rest}."
+)
+NOT_PLACED = (
+    "In no cluster, because no usable update came: {clients} ({names}); the common model serves "
+    "such a client."
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
 TO_COME, NOT_MEASURED = "measured next", "not measured; `cflower try` compares methods"
@@ -116,6 +120,9 @@ def remarks(summary: Summary) -> list[str]:
         sentences.append(PERSONAL.format(clients=clients, leaves=leaves, **shares(summary)))
     if summary.decided_by == "reported":
         sentences.append(SAME_EXAMPLES)
+    if summary.not_placed:
+        clients = counted(len(summary.not_placed), "client")
+        sentences.append(NOT_PLACED.format(clients=clients, names=listed(summary.not_placed, 5)))
     return sentences
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load
 
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.tree import ParameterTree
+from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
 from cflower.messages.arrays import record_of
@@ -252,10 +252,6 @@ class RunRecord:
     def position(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.client_names)}
 
-    def trained(self, client: str) -> bool:
-        """Whether a client sent a usable update in any round, by which it has its place."""
-        return any(client in line.heard for line in self.lines)
-
     @property
     def seconds(self) -> float:
         return float(sum({line.round: line.seconds for line in self.lines}.values()))
@@ -269,6 +265,27 @@ class RunRecord:
                 value = metrics.get(self.metric.name, np.nan)
                 scores[self.position[client], line.round - 1] = value
         return scores
+
+    @cached_property
+    def best_rounds(self) -> dict[str, tuple[int, float]]:
+        """The round with the best mean of the leading metric, and this mean.
+
+        Of each leaf, and under the root's name of all clients: of the rounds in which as many of
+        them replied as in any.
+        """
+        known = np.isfinite(self.scores_by_round)
+        sums, counts = np.where(known, self.scores_by_round, 0).sum(axis=0), known.sum(axis=0)
+        most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
+        means: dict[str, dict[int, Number]] = {ROOT: {i + 1: sums[i] / counts[i] for i in most}}
+        for leaf in self.leaves if len(self.leaves) > 1 else ():
+            lines, name = self.by_cluster.get(leaf, []), self.metric.name
+            means[leaf] = {one.round: one.metrics[name] for one in lines if name in one.metrics}
+        found = {}
+        for cluster, by_round in means.items():
+            if (best := self.metric.best(by_round.values())) is not None:
+                first = next(number for number, mean in by_round.items() if mean == best)
+                found[cluster] = first, float(best)
+        return found
 
     @cached_property
     def leaves(self) -> list[str]:

@@ -114,6 +114,8 @@ class Line(Record):
     central: Metrics = Field({}, exclude_if=not_)
     seconds: Number
     moves: list[MoveLine] = []
+    placed: list[MoveLine] = Field([], exclude_if=not_)
+    """The steps of its members that Algorithm 4 placed, each from the split cluster it trained."""
     clients: dict[str, Metrics]
     problems: dict[str, str]
     late: dict[str, int] = {}
@@ -155,6 +157,7 @@ class ClientLine(Measured):
     """A client in the summary."""
 
     cluster: str
+    """Empty without one, see `Summary.not_placed`."""
     num_examples: Number | None = None
     held_out: Number | None = None
     """The examples that its figures are of."""
@@ -167,7 +170,7 @@ class ClientLine(Measured):
     @property
     def served(self) -> ServedBy:
         """The model that serves it; while the run goes on, that of its leaf."""
-        return self.served_by or ServedBy(cluster=self.cluster, file=None)
+        return self.served_by or ServedBy(cluster=self.cluster or ROOT, file=None)
 
     @property
     def share(self) -> Number | None:
@@ -272,6 +275,8 @@ class Summary(FileRecord):
     splits: list[SplitLine] = []
     not_split: str | None = None
     left_out: dict[str, str] = {}
+    not_placed: list[str] = []
+    """The clients in no cluster: no usable update of theirs has come."""
     moves: list[MoveLine] = []
     common_rounds: int = 0
     clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
@@ -305,7 +310,7 @@ class Summary(FileRecord):
 
     @property
     def num_clients(self) -> int:
-        return sum(map(len, self.clusters.values()))
+        return sum(map(len, self.clusters.values())) + len(self.not_placed)
 
     @property
     def measured(self) -> dict[str, BaselineLine]:

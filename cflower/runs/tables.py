@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cflower.algorithm.tree import Status
+from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.pooled import POOLED
@@ -61,6 +61,19 @@ def run_view(
     tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
     together = pooled_tables(summary) if every or is_shown(summary) else []
     return Group(Text(finding(summary)), Text(), tree, Text(), tables, *together)
+
+
+def best_rounds_in_words(best: Mapping[str, tuple[int, float]], metric: Metric) -> str:
+    """The round with the best mean, of all clients and of each cluster, in one sentence.
+
+    >>> best_rounds_in_words({"0": (7, 0.9), "0.0": (8, 0.95)}, Metric())
+    'Best mean accuracy in a round: all clients 90.0% in round 7; 0.0 95.0% in round 8.'
+    """
+    words = [
+        f"{'all clients' if name == ROOT else name} {metric.in_words(value)} in round {number}"
+        for name, (number, value) in best.items()
+    ]
+    return f"Best mean {metric.name} in a round: {'; '.join(words)}." if words else ""
 
 
 def pooled_tables(summary: Summary) -> list[Text | Table]:
@@ -133,7 +146,7 @@ def client_table(clients: Mapping[str, Row], summary: Summary) -> Table:
             {
                 "client": name,
                 "held\nout": shown(client.held_out, "g"),
-                "cluster": client.cluster,
+                "cluster": client.cluster or "-",
                 **scores(ways, [values[way] for way in ways], metric),
                 "model\nof": shown(level),
                 "own\nshare": shown(client.share, ".0%"),

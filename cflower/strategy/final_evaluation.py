@@ -76,10 +76,10 @@ class FinalEvaluation:
 
     def _asks(self, clients: Iterable[str]) -> Iterator[tuple[Ask, dict[str, Weights]]]:
         """What each client is asked, with the models by their keys in the message."""
-        tree, key, personal = self.state.tree, self.messenger.arrays_key, self.state.personal_models
+        key, personal = self.messenger.arrays_key, self.state.personal_models
         facts = self.messenger.roll_call.facts
         for client in clients:
-            path = tree.path_of(client)
+            path = self.state.path_of(client)
             root, leaf = path[0], path[-1]
             own = Ask(client, leaf.name, Role.OWN, self.num_rounds, "evaluate")
             if root is not leaf and facts[client].get("evaluates-way"):
@@ -102,7 +102,7 @@ class FinalEvaluation:
         return {ask.cluster: metrics}
 
     def _read_path(self, client: str, content: RecordDict) -> Levels:
-        path = [cluster.name for cluster in self.state.tree.path_of(client)]
+        path = [cluster.name for cluster in self.state.path_of(client)]
         weighted_by, records = self.messenger.weighted_by, records_in(content, MetricRecord)
         if missing := {*path, BEST, ENSEMBLE} - set(records):
             raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
@@ -121,7 +121,7 @@ class FinalEvaluation:
 
     def _result(self, client: str, measured: Levels) -> ClientResult | None:
         """A client's result; None unless its leaf's and the root's model were evaluated."""
-        path = [cluster.name for cluster in self.state.tree.path_of(client)]
+        path = [cluster.name for cluster in self.state.path_of(client)]
         leaf = path[-1]
         if not {path[0], leaf} <= measured.keys():
             return None

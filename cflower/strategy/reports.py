@@ -221,7 +221,8 @@ class FinalReport:
             "fl": [client.federated for client in self.clients.values()],
         }
         for leaf in self.state.tree.leaves:
-            ways[leaf.name] = [one.leaf for one in only(self.clients, leaf.members).values()]
+            members = self.state.members_of(leaf)
+            ways[leaf.name] = [one.leaf for one in only(self.clients, members).values()]
         found = {way: pooled(one.metrics for one in measured) for way, measured in ways.items()}
         return {way: figures for way, figures in found.items() if figures}
 

@@ -37,7 +37,7 @@ class ClusteredResult(Result):
     report : FinalReport
         The final evaluation, of which the following attributes are parts.
     clusters : dict of str to tuple of str
-        The clients of each leaf.
+        The clients of each leaf, without those that sent no usable update.
     cluster_metrics : dict of str to MetricRecord
         Means of each leaf's model in the final evaluation, over its clients, weighted by examples;
         F1 and AUC of their examples together, if these are counted.
@@ -59,7 +59,8 @@ class ClusteredResult(Result):
 
     @cached_property
     def clusters(self) -> dict[str, tuple[str, ...]]:
-        return {leaf.name: leaf.members for leaf in self.report.state.tree.leaves}
+        state = self.report.state
+        return {leaf.name: state.members_of(leaf) for leaf in state.tree.leaves}
 
     @cached_property
     def cluster_metrics(self) -> dict[str, MetricRecord]:
@@ -138,9 +139,12 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
 
 
 def served_model(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
-    """The model that serves a client: its own by a personal step, else that of its leaf."""
+    """The model that serves a client: its own by a personal step, else that of its leaf.
+
+    A client without a leaf is served by the root's.
+    """
     own = state.personal_models.get(client)
-    return layout.record(own or state.tree.leaf_of(client).model)
+    return layout.record(own or state.path_of(client)[-1].model)
 
 
 def central_mean(

@@ -25,7 +25,7 @@ from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, Leader, Metrics
 from cflower.messages.own_models import as_kept
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import in_order, listed, only
+from cflower.ordering import counted, in_order, listed, only
 from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
@@ -134,7 +134,13 @@ class Run:
         self._aggregated: int | None = None
 
     def _gather(self) -> tuple[str, ...]:
-        return self.roll_call.gather(self.grid, max(self.settings.min_available_nodes, 1))
+        clients = self.roll_call.gather(self.grid, max(self.settings.min_available_nodes, 1))
+        if not self.roll_call.only_evaluating.issuperset(clients):
+            return clients
+        raise FederationError(
+            f"All {counted(len(clients), 'client')} of this run only evaluate (evaluate-only): at "
+            "least one has to train."
+        )
 
     def _first_model(self) -> Weights:
         try:
@@ -242,11 +248,12 @@ class Run:
         if not self.conditions.evaluates:
             return []
         share, least = self.settings.fraction_evaluate, self.settings.min_evaluate_nodes
-        asks = [
-            Ask(client, self.state.tree.leaf_of(client).name, Role.OWN, server_round, "evaluate")
-            for client in self._draw("evaluate", server_round, share, least)
-        ]
-        return self.messages(asks, config)
+        key, asks = self.messenger.arrays_key, dict[Ask, dict[str, Weights]]()
+        for client in self._draw("evaluate", server_round, share, least):
+            cluster = self.state.path_of(client)[-1]
+            ask = Ask(client, cluster.name, Role.OWN, server_round, "evaluate")
+            asks[ask] = {key: cluster.model}
+        return self.messenger.messages(asks, config)
 
     def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
@@ -363,8 +370,12 @@ class Run:
 
     def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
         rng = generator(self.settings.seed, task, server_round)
-        first = self.roll_call.drawn if task == "train" else set()
-        drawn = sample(self.state.tree, self.messenger.free, share, least, rng, first)
+        first, free = set[str](), self.messenger.free
+        if task == "train":
+            first = self.roll_call.drawn
+            first.difference_update(self.roll_call.only_evaluating)
+            free -= self.roll_call.only_evaluating
+        drawn = sample(self.state.tree, free, share, least, rng, first)
         first.difference_update(drawn)
         if drawn or task == "train":
             total = len(self.messenger.present)

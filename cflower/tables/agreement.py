@@ -3,11 +3,12 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import islice
 from math import sqrt
+from operator import or_
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Required
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -29,36 +30,32 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
     """The preparation of the columns that most clients have (`cflower.tables.preparation`).
 
     ``unused`` has the other columns with the reason. With ``named`` the user named the columns:
-    then numbers in them are no ids. Of several kinds of a column, that of most clients counts.
+    then numbers in them are no ids.
     """
+    said = defaultdict[str, list[Facts]](list)
+    for description in clients.values():
+        for name, one in description.items():
+            said[name].append(one)
+    numbers, categories = dict[str, list[float]](), dict[str, list[str]]()
     unused = dict[str, str]()
-    preparation: dict[str, Any] = {
-        "numbers": {},
-        "categories": {},
-        "scaled": scaled,
-        "unused": unused,
-    }
-    columns = Counter(name for description in clients.values() for name in description)
-    for name, having in columns.items():
-        facts = [description[name] for description in clients.values() if name in description]
-        kind = kind_of(facts)
-        same = [one for one in facts if one["kind"] == kind]
-        if 2 * having <= len(clients):
-            unused[name] = f"at {having} of {len(clients)} clients only"
-        elif kind == "number" and (named or not every(same, "id")):
-            preparation["numbers"][name] = mean_and_deviation(same)
-        elif kind == "number":
-            unused[name] = "an id: every value differs"
-        elif kind == "text" and not (reason := why_no_categories(same)):
-            preparation["categories"][name] = values_of(same)
-        elif kind == "text":
+    for name, facts in said.items():
+        usual = of_the_usual_kind(facts)
+        if 2 * len(facts) <= len(clients):
+            unused[name] = f"at {len(facts)} of {len(clients)} clients only"
+        elif reason := why_no_input(usual, named=named):
             unused[name] = reason
+        elif usual[0]["kind"] == "number":
+            numbers[name] = mean_and_deviation(usual)
         else:
-            unused[name] = {"date": "a date", "empty": "no value"}[kind]
-    preparation["unused"] = dict(islice(unused.items(), MOST_CATEGORIES))
-    if not named and not (preparation["numbers"] or preparation["categories"]):
+            categories[name] = values_of(usual)
+    if not named and not (numbers or categories):
         return agree(clients, scaled=scaled, named=True)  # better an id than nothing
-    return preparation
+    return {
+        "numbers": numbers,
+        "categories": categories,
+        "scaled": scaled,
+        "unused": dict(islice(unused.items(), MOST_CATEGORIES)),
+    }
 
 
 def alone(description: Description | None) -> dict[str, Any]:
@@ -66,37 +63,60 @@ def alone(description: Description | None) -> dict[str, Any]:
     return agree({"": description or {}}, scaled=False, named=True)
 
 
-def kind_of(facts: Sequence[Facts]) -> str:
-    """The kind of a column at most clients; ``empty`` only if no client has a value."""
+def of_the_usual_kind(facts: Sequence[Facts]) -> Sequence[Facts]:
+    """What the clients say of a column that have it in the kind that most of them have.
+
+    Those without a value have no kind, unless nobody has one.
+    """
     kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
-    return kinds.most_common(1)[0][0] if kinds else "empty"
+    usual = kinds.most_common(1)[0][0] if kinds else "empty"
+    return [one for one in facts if one["kind"] == usual]
 
 
-def every(facts: Iterable[Facts], key: str) -> bool:
-    return all(one[key] for one in facts)
+def why_no_input(facts: Sequence[Facts], *, named: bool) -> str:
+    """Why a column, of one kind everywhere, is no input of a model; empty if it is."""
+    match facts[0]["kind"]:
+        case "date":
+            return "a date"
+        case "empty":
+            return "no value"
+        case "number":
+            is_id = not named and all(one["id"] for one in facts)
+        case _:
+            rows = sum(one["rows"] for one in facts)
+            is_id = rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts)
+    if is_id:
+        return "an id: every value differs"
+    return why_no_categories(facts) if facts[0]["kind"] == "text" else ""
 
 
 def why_no_categories(facts: Sequence[Facts]) -> str:
-    """Why texts are no categories; empty if they are."""
-    at = Counter(value for one in facts for value in one.get("values", ()))
-    rows = sum(one["rows"] for one in facts)
-    if rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts):
-        return "an id: every value differs"
-    if len(facts) > 1 and len(at) > 1 and all(one["different"] == 1 for one in facts):
+    """Why texts that are no ids are no categories either; empty if they are."""
+    clients_with = counts_of_values(facts)
+    if len(facts) > 1 and len(clients_with) > 1 and all(one["different"] == 1 for one in facts):
         return "the same in every row of a client"
+    listings = [one["values"] for one in facts if "values" in one]
     # One client that names many values does not keep the others from having theirs.
-    listing = [one["values"] for one in facts if "values" in one]
-    known = [sum(at[value] > 1 for value in values) / len(values) for values in listing if values]
-    few = len(at) <= MOST_CATEGORIES or median(known) >= 0.5
-    if at and few and 2 * len(listing) > len(facts):
+    shared = [
+        sum(clients_with[value] > 1 for value in values) / len(values)
+        for values in listings
+        if values
+    ]
+    few = len(clients_with) <= MOST_CATEGORIES or median(shared) >= 0.5
+    if shared and few and 2 * len(listings) > len(facts):
         return ""
-    return f"texts: {max(len(at), *(one['different'] for one in facts))} different values"
+    return f"texts: {max(len(clients_with), *(one['different'] for one in facts))} different values"
+
+
+def counts_of_values(facts: Iterable[Facts]) -> Counter[str]:
+    """At how many clients each value of a column of texts occurs."""
+    return Counter(value for one in facts for value in one.get("values", ()))
 
 
 def values_of(facts: Iterable[Facts]) -> list[str]:
     """The values that occur at any client, at most clients if they are many, in natural order."""
-    at = Counter(value for one in facts for value in one.get("values", ()))
-    often = sorted(at, key=lambda value: (-at[value], value))[:MOST_CATEGORIES]
+    clients_with = counts_of_values(facts)
+    often = sorted(clients_with, key=lambda value: (-clients_with[value], value))[:MOST_CATEGORIES]
     return list(in_order(often))
 
 
@@ -105,12 +125,14 @@ def mean_and_deviation(facts: Sequence[Facts]) -> list[float]:
 
     A client counts for three usual ones at most, and one whose own mean or deviation is `FAR` from
     the usual ones, as with another unit, does not count: the others' values would shrink to one.
+    Clients at which all values are the same do not show the unit, if others do.
     """
     known = [one for one in facts if one["count"]]
     if not known:
         return [0.0, 0.0]
     middle = median(one["mean"] for one in known)
-    usual = sqrt(median(one["variance"] + (one["mean"] - middle) ** 2 for one in known))
+    squares = [one["variance"] + (one["mean"] - middle) ** 2 for one in known]
+    usual = sqrt(median(squares) or median([square for square in squares if square] or [0.0]))
     near = [
         one for one in known if max(abs(one["mean"] - middle), sqrt(one["variance"])) <= FAR * usual
     ]
@@ -185,15 +207,6 @@ def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> 
     return sentences
 
 
-NEEDED = {
-    "number": {"count", "mean", "variance", "id"},
-    "text": {"rows", "different"},
-    "date": set[str](),
-    "empty": set[str](),
-}
-"""The facts about a column of each kind; of texts also ``values`` if they are few."""
-
-
 @cache
 def schema() -> "TypeAdapter[dict[str, Facts]]":
     """What a client may say of its columns; made, and Pydantic loaded, when it is needed."""
@@ -204,27 +217,21 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
             raise ValueError("expected printable text")
         return text
 
-    def whole_facts(facts: Facts) -> Facts:
-        if not NEEDED[facts["kind"]] <= facts.keys():
-            raise ValueError("facts are missing")
-        return facts
-
     finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e100, le=1e100)]
     whole = Annotated[int, Field(ge=0, le=10**12)]
     text = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_CATEGORY)]
     name = Annotated[str, AfterValidator(printable), Field(max_length=LONGEST_TEXT)]
-    kinds: Any = {
-        "kind": Required[Literal[*NEEDED]],
-        "count": whole,
-        "mean": finite,
-        "variance": Annotated[finite, Field(ge=0)],
-        "id": bool,
-        "rows": whole,
-        "different": whole,
-        "values": Annotated[list[text], Field(max_length=MOST_CATEGORIES)],
+    few = Annotated[list[text], Field(max_length=MOST_CATEGORIES)]
+    variance = Annotated[finite, Field(ge=0)]
+    facts: dict[str, dict[str, Any]] = {
+        "number": {"count": whole, "mean": finite, "variance": variance, "id": bool},
+        "text": {"rows": whole, "different": whole, "values": NotRequired[few]},
+        "date": {},
+        "empty": {},
     }
-    described: Any = TypedDict("Column", kinds, total=False)  # type: ignore[misc]
-    columns: Any = dict[name, Annotated[described, AfterValidator(whole_facts)]]
+    kinds: Any = [TypedDict(kind, {"kind": Literal[kind], **of}) for kind, of in facts.items()]  # type: ignore
+    column: Any = reduce(or_, kinds)
+    columns: Any = dict[name, Annotated[column, Field(discriminator="kind")]]
     return TypeAdapter(Annotated[columns, Field(max_length=MOST_COLUMNS)])
 
 

@@ -4,7 +4,8 @@ This file needs nothing of cflower: an exported model comes with a copy of it. A
 JSON:
 
 - ``numbers``: name of the column -> its mean and its standard deviation over all clients. Missing
-  numbers become the mean; with ``scaled``, all become their distance to it in deviations.
+  numbers become the mean; with ``scaled``, all become their distance to it in deviations, at most
+  `FARTHEST`.
 - ``categories``: name of the column -> its values. Each value becomes an input, 1 where a row has
   it and 0 elsewhere; a missing or another value has 0 in all of them.
 """
@@ -20,7 +21,12 @@ from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+FARTHEST = 10.0
+"""Deviations from the mean at which a scaled number ends. Else a 1 among hundreds of zeros, or a
+value of a few clients in a column that is nearly constant at the others, would outweigh all other
+inputs."""
 
 
 def inputs_of(preparation: Mapping[str, Any], table: pd.DataFrame) -> NDArray[np.float32]:
@@ -50,7 +56,8 @@ def inputs_of(preparation: Mapping[str, Any], table: pd.DataFrame) -> NDArray[np
 def transformer(preparation: Mapping[str, Any]) -> ColumnTransformer:
     """Imputation, scaling and one-hot coding with the statistics of a preparation."""
     numbers, categories = preparation["numbers"], preparation["categories"]
-    scaling = [StandardScaler()] if preparation["scaled"] else []
+    ends = FunctionTransformer(np.clip, kw_args={"a_min": -FARTHEST, "a_max": FARTHEST})
+    scaling = [StandardScaler(), ends] if preparation["scaled"] else []
     encoder = OneHotEncoder(
         categories=[list(values) for values in categories.values()],
         handle_unknown="ignore",

@@ -57,7 +57,8 @@ def use(program_file: str, classes: Sequence[str]) -> str:
 def in_the_card(preparation: Mapping[str, Any], standardise: str) -> str:
     """The columns that a model expects, by their names, and how their numbers are scaled."""
     scaling = {
-        "common": "numbers are scaled by their mean and deviation over all clients",
+        "common": "numbers are scaled by their mean and deviation over all clients, and end at 10 "
+        "deviations",
         "client": "each client scales its inputs by their own mean and deviation, which it keeps: "
         "a table from elsewhere has to be scaled by its own",
     }.get(standardise, "numbers are taken as they are")

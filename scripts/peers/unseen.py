@@ -29,7 +29,7 @@ NATURAL: Keys = {
     "group-column": "group",
     "label-column": "label",
     "shift": "none",
-    "standardise": "none",  # they are pixels
+    "standardise": "none",  # they are pixels, and the other methods get them as they are
 }
 """How `written` clients are read."""
 KEYS: Keys = {

@@ -2,9 +2,13 @@
 
 import json
 import shutil
+from collections import defaultdict
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
+from statistics import fmean
 
+import pandas as pd
 import pytest
 
 from cflower.cli.simulate import app_toml, meanings_in
@@ -75,7 +79,17 @@ def test_list_has_every_run_also_those_that_ended_early(runs, tmp_path, monkeypa
 def test_show_and_compare_for_programs(runs):
     shown = json.loads(cflower("show", "20260101", "--runs", runs, "--json").stdout)
     assert shown.pop("tree") == json.loads((runs / "20260101-a/tree.json").read_text())["clusters"]
+    best = shown.pop("best_rounds")
     assert shown == json.loads((runs / "20260101-a/summary.json").read_text())
+    scores = defaultdict[int, list[float]](list)
+    for text in (runs / "20260101-a/rounds.jsonl").read_text().splitlines():
+        entry = json.loads(text)
+        scores[entry["round"]] += [one["accuracy"] for one in entry["clients"].values()]
+        if entry["round"] == best["0.1"][0] and entry["cluster"] == "0.1":
+            assert entry["metrics"]["accuracy"] == best["0.1"][1]
+    means = {number: fmean(of) for number, of in scores.items()}
+    assert best["0"][1] == pytest.approx(max(means.values()))
+    assert means[best["0"][0]] == pytest.approx(max(means.values()))
     compared = cflower("compare", "20260101", "20260102", "--runs", runs, "--json").stdout
     content = json.loads(compared)
     assert content["differences"]["method"] == ["clustered", "federated"]
@@ -95,6 +109,22 @@ def test_explain_with_and_without_other_thresholds(runs):
     assert "split in round 6 into 0.0 and 0.1" in out
     out = output_of("explain", "20260101", "--runs", runs, "-c", "eps1=9.0 eps2=0.1")
     assert "What if the norm criterion had decided, with eps1 = 9.0, eps2 = 0.1?" in out
+
+
+def test_explain_for_programs_has_a_paragraph_for_each_cluster(runs):
+    content = json.loads(output_of("explain", "20260101", "--runs", runs, "--json"))
+    assert [*content["clusters"]] == ["0", "0.0", "0.1"]
+    assert content["clusters"]["0"] in output_of("explain", "20260101", "--runs", runs)
+
+
+def test_each_client_by_round_is_a_table(runs):
+    text = output_of("show", "20260101", "--runs", runs, "--by-round")
+    table = pd.read_csv(StringIO(text), dtype={"cluster": str})
+    rows = json.loads(output_of("show", "20260101", "--runs", runs, "--by-round", "--json"))
+    assert table[["round", "client"]].drop_duplicates().shape[0] == len(table) == len(rows)
+    entries = map(json.loads, (runs / "20260101-a/rounds.jsonl").read_text().splitlines())
+    assert len(rows) == sum(len(entry["clients"]) for entry in entries)
+    assert table.loc[0, "accuracy"] == rows[0]["accuracy"]
 
 
 def test_a_run_is_found_by_its_name(runs):

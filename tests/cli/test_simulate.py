@@ -174,6 +174,8 @@ def test_keys_lists_every_key_with_its_default_and_what_it_may_be():
         (line,) = [line for line in listed.splitlines() if line.startswith(f" {key} ")]
         assert repr(default) in line
     assert '"clustered"; baselines: "federated"' in listed
+    rows = json.loads(output_of("keys", "--json"))
+    assert {row["key"]: row["default"] for row in rows} == RunConfig().as_keys()
 
 
 def test_version_and_misspelt_commands():

@@ -35,6 +35,7 @@ def test_a_client_gets_the_model_that_serves_it(tmp_path):
 def test_a_client_without_a_usable_update_is_given_no_model_as_its_own(tmp_path):
     run = made_up_run(tmp_path / "run")
     with edited(run / "summary.json") as summary:
-        summary["clients"]["silent"] = {"cluster": "0.0"}
+        summary["clients"]["silent"] = {"cluster": ""}
+        summary["not_placed"] = ["silent"]
     with pytest.raises(ConfigError, match=r"silent sent no usable update .* give --cluster 0"):
         chosen_model(RunRecord(run), "silent", "")

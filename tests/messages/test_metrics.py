@@ -141,3 +141,11 @@ def test_the_mean_of_similar_clients_is_weighted_by_examples():
     assert mean_over_clients(clients)["loss"] == pytest.approx(14 / 6)
     clients = [ClientMetrics({"accuracy": 0.9}, 100)] * 9 + [ClientMetrics({"accuracy": 0}, 1e12)]
     assert mean_over_clients(clients)["accuracy"] == pytest.approx(0.9 * 9 / 12)
+
+
+def test_a_figure_that_needs_two_classes_is_said_to_come_at_the_end(caplog):
+    leading = Leader(Metric.of("f1"))
+    leading.among([{"accuracy": 1.0, "loss": 0.5}] * 3)
+    leading.among([{"accuracy": 1.0, "loss": 0.5}] * 3)
+    (said,) = caplog.messages
+    assert said.startswith("Too few clients have held-out examples of two classes to measure f1:")

@@ -35,7 +35,7 @@ def always(loss_apart, num_examples=30):
 def test_every_split_that_clients_refused_is_shown(tmp_path, monkeypatch, loss_apart):
     monkeypatch.setattr("cflower.strategy.conditions.FOR_QUESTIONS", 9.0)
     run = recorded(tmp_path, Quadratics((0,) * 6, spoil_evaluate=always(loss_apart)), 16)
-    page, text = page_content(run), explanation(run)
+    page, text = page_content(run), str(explanation(run))
     trials = [(trial["round"], trial["began"], trial["status"]) for trial in page["trials"]]
     # In round 12 the examples that decide trained, so the clients were asked after round 13.
     assert trials == [(3, 3, "refused"), (6, 6, "refused"), (13, 13, "refused")]
@@ -62,7 +62,7 @@ def test_a_split_is_shown_with_what_its_clients_judged(rounds, tmp_path):
     assert trial["reason"] == run.summary.splits[0].verdict
     assert common_in_words(run.summary) == "common model (mean of the clusters' models)"
     assert "split in round 3, confirmed" in as_text(cluster_tree(run.summary, run.clusters))
-    assert f"round 3, split confirmed: {trial['reason']}" in explanation(run)
+    assert f"round 3, split confirmed: {trial['reason']}" in str(explanation(run))
 
 
 def test_what_was_not_measured_is_not_confirmed(tmp_path):

@@ -52,11 +52,11 @@ class Clock(Reports):
         self.grid.now = report.server_round + 1
 
 
-def run(here, groups=GROUPS, rounds=ROUNDS, **settings):
+def run(here, groups=GROUPS, rounds=ROUNDS, more=(), **settings):
     """The strategy after a run in which a place has a node with this number, or none."""
     grid = Coming(Named(groups), here)
     settings = {"metric": "loss", "fraction_evaluate": 0.0} | settings
-    strategy = ClusteredFL(AutoCriterion(), observers=[Clock(grid)], **settings)
+    strategy = ClusteredFL(AutoCriterion(), observers=[Clock(grid), *more], **settings)
     strategy.start(grid, initial_arrays(), rounds, timeout=5)
     return strategy
 

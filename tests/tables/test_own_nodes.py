@@ -95,3 +95,11 @@ def test_figures_of_all_sites_come_from_counts(tmp_path):
     summary, said = run(tmp_path, metric="auc")
     assert 0.5 < summary["pooled"]["own"]["auc"]["value"] <= 1
     assert "held-out examples of 4 clients together: AUC" in said
+
+
+def test_a_site_that_only_evaluates_is_measured_with_the_common_model_and_never_trains(tmp_path):
+    summary, _ = run(tmp_path, evaluate_only="site-2")
+    assert summary["not_placed"] == ["site-2"] and "site-2" not in summary["clusters"]["0"]
+    line = summary["clients"]["site-2"]
+    assert line["trainings"] == 0 and line["accuracy"] > 0.5
+    assert summary["pooled"]["own"]["clients"] == SITES
