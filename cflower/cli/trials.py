@@ -94,18 +94,18 @@ def show_methods(folder: Path, *, as_json: bool) -> None:
     """Print the table of a run's methods and the advice."""
     from rich.console import Console
 
-    from cflower.runs.methods import advice, method_table, methods_of
+    from cflower.runs.methods import advice, method_table
     from cflower.runs.record import RunRecord
 
-    summary = RunRecord(folder).summary
+    ways = RunRecord(folder).ways
     if as_json:
-        methods = [method._asdict() for method in methods_of(summary)]
-        content = {"run": str(folder), "methods": methods, "advice": advice(summary)}
+        methods = [method._asdict() for method in ways.methods]
+        content = {"run": str(folder), "methods": methods, "advice": advice(ways)}
         return print(json.dumps(content, indent=1))
     console = Console(highlight=False)
     console.print()
-    console.print(method_table(summary))
-    console.print(advice(summary), markup=False, soft_wrap=not console.is_terminal)
+    console.print(method_table(ways))
+    console.print(advice(ways), markup=False, soft_wrap=not console.is_terminal)
     report = folder / "report.html"
     missing = f"No report was written: `cflower report {folder}` says why."
     print(f"Report: {report}" if report.is_file() else missing)

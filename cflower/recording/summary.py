@@ -11,7 +11,6 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
 from cflower.recording.serialization import numbers, scalars
-from cflower.runs.baselines import fairness
 from cflower.runs.records import (
     TRIAL_STATUS,
     ClientLine,
@@ -23,6 +22,7 @@ from cflower.runs.records import (
     SplitLine,
     Summary,
 )
+from cflower.runs.ways import fairness
 from cflower.strategy.reports import FinalReport, RoundReport
 
 ADVICE = {

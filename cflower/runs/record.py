@@ -37,11 +37,11 @@ from cflower.runs.records import (
     Examples,
     File,
     Line,
-    Number,
     Summary,
     Tree,
 )
 from cflower.runs.run_files import FileContent, printable, read_lines, read_record
+from cflower.runs.ways import Ways
 
 MOST_HEADER = 10**8
 """Bytes of a file of arrays beside the arrays."""
@@ -188,6 +188,11 @@ class RunRecord:
     def metric(self) -> Metric:
         return self.summary.leading
 
+    @cached_property
+    def ways(self) -> Ways:
+        """The leading metric of each client under every way to serve it."""
+        return Ways(self.summary)
+
     @property
     def criterion(self) -> dict[str, Any]:
         """The criterion's ``name`` and its settings."""
@@ -238,12 +243,6 @@ class RunRecord:
         if self.clusters[cluster].undone and cluster in self.by_cluster:
             return self.by_cluster[cluster][0].round - 1
         return self.clusters[cluster].born
-
-    @property
-    def scores(self) -> dict[str, Number | None]:
-        """The leading metric of every client."""
-        name = self.metric.name
-        return {client: line.figures.get(name) for client, line in self.summary.clients.items()}
 
     @cached_property
     def client_names(self) -> tuple[str, ...]:

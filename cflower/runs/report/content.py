@@ -12,16 +12,12 @@ from cflower.errors import CFlowerError, first_line
 from cflower.messages.client_names import PREPARATION
 from cflower.ordering import only
 from cflower.pooled import POOLED
-from cflower.runs.baselines import LEVEL
 from cflower.runs.findings import (
-    Row,
     central_metric,
     headline,
     personal_steps,
     remarks,
-    rows_of,
-    ways_of,
-    ways_to_serve,
+    way_lines,
 )
 from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
@@ -29,6 +25,7 @@ from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.together import by_class, is_shown, sentences
+from cflower.runs.ways import LEVEL
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
@@ -98,9 +95,9 @@ def about(run: RunRecord) -> dict[str, Any]:
         "planned": max(run.begun.num_rounds, run.rounds),
         "methods": [
             {head.replace("\n", " "): cell for head, cell in row.items()}
-            for row in method_rows(summary)
+            for row in method_rows(run.ways)
         ],
-        "advice": advice(summary),
+        "advice": advice(run.ways),
         "together": together(summary),
         "pooled": summary.metric.name in POOLED and bool(summary.pooled),
         "metric": {
@@ -108,10 +105,7 @@ def about(run: RunRecord) -> dict[str, Any]:
             "title": run.metric.in_full,
             "percent": run.metric.share,
         },
-        "ways": [
-            only(way._asdict(), ("key", "words", "mean", "remark")) | {"against": way.against}
-            for way in ways_to_serve(summary)
-        ],
+        "ways": way_lines(run.ways),
         "firstSplit": min(splits, default=None),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
@@ -143,19 +137,14 @@ def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
     """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
-    summary, known, shown = run.summary, rows_of(run.summary), []
-    ways = ways_of(summary)
+    ways, summary, shown = run.ways, run.summary, []
     for name in run.client_names:
-        row = known.get(name, Row(ClientLine(cluster=""), None, {}))
-        entry: dict[str, Any] = {
-            "name": name,
-            "examples": row.client.held_out,
-            "share": row.client.share,
-        }
-        entry |= {"cluster": row.client.cluster or None, "group": row.group}
-        entry |= {way: row.values.get(way) for way in ways}
+        client = ways.clients.get(name, ClientLine(cluster=""))
+        entry: dict[str, Any] = {"name": name, "examples": client.held_out, "share": client.share}
+        entry |= {"cluster": client.cluster or None, "group": (summary.groups or {}).get(name)}
+        entry |= {key: ways[key].values.get(name) for key in ways.shown}
         if summary.selection == "best":
-            entry["level"] = row.client.best_cluster
+            entry["level"] = client.best_cluster
         shown.append(entry)
     return shown
 
