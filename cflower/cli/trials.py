@@ -94,8 +94,9 @@ def show_methods(folder: Path, *, as_json: bool) -> None:
     """Print the table of a run's methods and the advice."""
     from rich.console import Console
 
-    from cflower.runs.methods import advice, method_table
+    from cflower.runs.answer import advice
     from cflower.runs.record import RunRecord
+    from cflower.runs.tables import method_table
 
     ways = RunRecord(folder).ways
     if as_json:

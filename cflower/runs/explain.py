@@ -15,6 +15,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted
+from cflower.runs.events import events
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
@@ -31,7 +32,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> str:
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
-        return "\n\n".join([finding(run.summary), *(story(run, name) for name in run.by_cluster)])
+        happened = [f"Round {event.round}: {event.sentence}." for event in events(run)]
+        stories = [story(run, name) for name in run.by_cluster]
+        return "\n\n".join(filter(None, [finding(run.summary), "\n".join(happened), *stories]))
     if unknown := sorted(asked.keys() - ASKED):
         raise ConfigError(
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from cflower.algorithm.tree import ROOT
 from cflower.errors import RunFolderError
 from cflower.metric import ACCURACY, Metric, direction_of, leader_among
 from cflower.ordering import counted
 from cflower.pooled import POOLED
+from cflower.runs.answer import advice, answer
 from cflower.runs.records import BaselineLine, LeadingMetric, Summary
 from cflower.runs.ways import BASELINES, Ways
 from cflower.strategy.round_log import outcome_of
@@ -14,13 +16,15 @@ from cflower.strategy.round_log import outcome_of
 COLUMNS = ("fl", "leaf", "best", "ensemble")
 """The ways to serve a client; each prefixes a metric of a client in the summary."""
 SAME_EXAMPLES = (
-    "The reported examples also decided about the clusters, because the ClientApp does not keep "
-    "the two apart."
+    "These figures may be a little too good: the same examples decided about the clusters "
+    "(own-app.md, Examples that decide)."
 )
-AGREEMENT = "Agreement with the true groups: adjusted Rand index {index:.3f} (1 is exact)."
+AGREEMENT = (
+    "The clusters and the true groups have an adjusted Rand index of {index:.3f} (1: equal)."
+)
 PERSONAL = (
-    "Personal step: {clients} of {leaves} have personal models, {share} of each from a model that "
-    "the client trained alone{rest}."
+    "{clients} of {leaves} have models of their own: {share} of each is what the client trained "
+    "further{rest}."
 )
 CENTRAL = "central evaluation (evaluate_fn), mean {name} over the clusters"
 TO_COME, NOT_MEASURED = "measured next", "not measured; `cflower try` compares methods"
@@ -69,43 +73,41 @@ def chosen_metric(name: str, sent: list[str]) -> Metric:
     return Metric(bare, higher)
 
 
-def headline(summary: Summary, parts: str = "cluster", link: str = "among") -> str:
-    """The result in one sentence.
-
-    >>> headline(Summary(run_id="", rounds=1, clusters={"0": ["a", "b"]}, clients={}))
-    '1 cluster among 2 clients so far, after 1 round.'
-    """
-    so_far = "" if summary.finished else "so far, "
-    return (
-        f"{counted(len(summary.clusters), parts)} {link} {counted(summary.num_clients, 'client')} "
-        f"{so_far}after {counted(summary.rounds, 'round')}."
-    )
-
-
 def finding(summary: Summary) -> str:
-    """The result in a few sentences, and a line for each way to serve the clients.
+    """The answer, what a reader has to know, and a line for each way to serve the clients.
 
     >>> run = {"rounds": 1, "clusters": {"0": ["a", "b"]}, "clients": {}, "finished": True}
     >>> why = {"not_split": "No split: too small.", "metrics": {"accuracy": 0.5}}
     >>> print(finding(Summary(run_id="", **run, **why)))
-    1 cluster among 2 clients after 1 round. No split: too small.
+    No groups are found: one model serves all 2 clients, 50.0% right.
+    No split: too small.
     Mean accuracy on held-out examples:
     - this run: 50.0%
     """
-    metric, ways = summary.leading, way_lines(Ways(summary))
+    ways = Ways(summary)
+    metric, lines = ways.metric, way_lines(ways)
     head = f"Mean {metric.in_full} on held-out examples:"
     if metric.name in POOLED and summary.pooled:
         head = f"{metric.in_full} of all clients' held-out examples together:"
-    lines = [f"- {in_one_line(way, metric)}" for way in ways]
-    head_lines = [head] if ways else []
-    return "\n".join([" ".join([headline(summary), *remarks(summary)]), *head_lines, *lines])
+    more = " ".join(filter(None, [*why(summary), advice(ways), *details(summary)]))
+    texts = [f"- {in_one_line(line, metric)}" for line in lines]
+    return "\n".join([answer(ways), *filter(None, [more]), *([head] if lines else []), *texts])
 
 
-def remarks(summary: Summary) -> list[str]:
-    """Sentences on what a reader of the figures has to know."""
-    sentences = [summary.not_split] if summary.not_split else []
-    if summary.adjusted_rand_index is not None:
-        sentences.append(AGREEMENT.format(index=summary.adjusted_rand_index))
+def why(summary: Summary) -> list[str]:
+    """Why there is one cluster; empty if there are more."""
+    if summary.not_split and (asked := [one for one in summary.refused if one.cluster == ROOT]):
+        result = asked[-1].reason.partition(";")[0]
+        return [f"The clients were last asked in round {asked[-1].round}: {result}."]
+    return [summary.not_split] if summary.not_split else []
+
+
+def details(summary: Summary) -> list[str]:
+    """Further sentences for whoever reads the figures closely."""
+    sentences, index = list[str](), summary.adjusted_rand_index
+    if index is not None:
+        exact = "All clients are in the right group (adjusted Rand index 1.000)."
+        sentences.append(exact if index == 1 else AGREEMENT.format(index=index))
     with_own = [step.clients for step in summary.personal.values() if step.clients]
     if with_own:
         clients, leaves = counted(sum(with_own), "client"), counted(len(with_own), "cluster")
@@ -119,7 +121,7 @@ def shares(summary: Summary) -> dict[str, str]:
     """How much of the personal models the clients trained alone, in the words of `PERSONAL`."""
     every = {f"{one.share:.0%}" for one in summary.clients.values() if one.share}
     ends = sorted(every, key=lambda share: int(share[:-1]))
-    rest = "" if ends == ["100%"] else ", the rest from the cluster's"
+    rest = "" if ends == ["100%"] else ", the rest its cluster's model"
     return {"share": " to ".join(dict.fromkeys([*ends[:1], *ends[-1:]])) or "part", "rest": rest}
 
 

@@ -19,7 +19,7 @@ from cflower.pooled import POOLED
 from cflower.runs.findings import finding
 from cflower.runs.records import ClusterLine, PooledLine, Summary
 from cflower.runs.together import by_class, is_shown, sentences
-from cflower.runs.ways import KINDS, Ways
+from cflower.runs.ways import KINDS, Way, Ways
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -144,6 +144,36 @@ def cluster_table(ways: Ways) -> Table:
         row |= scores(ways, [ways.mean(key, members) for key in ways.shown])
         rows.append(row | {"worst\nclient": metric.in_words(worst)})
     return table_of(f"cluster × model (mean {metric.name}, * = best)", rows)
+
+
+def method_rows(ways: Ways) -> list[dict[str, str]]:
+    """The table of the methods, as texts by heading."""
+    metric, methods = ways.metric, ways.methods
+    means = starred([method.mean for method in methods], metric)
+    rows = []
+    for method, best in zip(methods, means, strict=True):
+        row = {"method": method.words, f"mean\n{metric.name}": best}
+        row["worst\nclient"] = metric.in_words(metric.worst(method.values.values()))
+        row["worse than\nalone"] = shown(worse_than_alone(method, methods, metric))
+        row["trainings\na client"] = shown(method.trainings, ".3g")
+        size = None if method.num_bytes is None else method.num_bytes / 1e6
+        rows.append(row | {"MB\nsent": shown(size, ".3g")})
+    return rows
+
+
+def worse_than_alone(method: Way, methods: list[Way], metric: Metric) -> str | None:
+    """How many clients are better off alone; None for these, and if that was not measured."""
+    alone = next((one.values for one in methods if one.key == "isolated"), {})
+    if method.key == "isolated" or not alone:
+        return None
+    common = [name for name in method.values if name in alone]
+    worse = [n for n in common if metric.best((method.values[n], alone[n])) != method.values[n]]
+    return f"{len(worse)} of {len(common)}"
+
+
+def method_table(ways: Ways) -> Table:
+    title = f"{ways.metric.in_full} of the clients by method (* = best)"
+    return table_of(title, method_rows(ways))
 
 
 def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:

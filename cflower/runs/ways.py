@@ -45,6 +45,7 @@ KINDS = {
 """The ways to serve a client; the methods come first, the simplest of them before the others."""
 BASELINES = ("federated", "isolated", "tuned", "clustered")
 """The methods that a run is compared with, in the order in which they are shown."""
+MEAN_MODEL = "average of the clusters' models"
 OWN_METHODS = BASELINES[:2]
 """Those that are a `method` of cflower's own app; `cflower try` has all."""
 LEVEL = 0.025
@@ -77,9 +78,10 @@ class Ways:
         name = self.metric.name
         trainings = [one.trainings for one in self.clients.values()]
         cost = fmean(trainings) if trainings else None, summary.bytes
+        leaf = summary.metrics.get(f"leaf_{name}", summary.metrics.get(name))
         self._ways = {
             "fl": self._way("fl", summary.metrics.get(f"fl_{name}"), self._sent(f"fl_{name}")),
-            "leaf": self._way("leaf", None, self._sent(f"leaf_{name}", name)),
+            "leaf": self._way("leaf", leaf, self._sent(f"leaf_{name}", name)),
             "own": self._way("own", summary.metrics.get(name), self._sent(name), *cost),
         }
         for key, line in summary.measured.items():
@@ -94,9 +96,14 @@ class Ways:
 
     def _way(self, key: str, mean: Number | None, values: Mapping[str, Number], *cost: Any) -> Way:
         kind = KINDS[key]
-        if key == "own" and not self.summary.personal:
-            kind = KINDS["clustered"]._replace(words="clusters")
+        if key == "own" and not (self.personal or "clustered" in self.summary.measured):
+            kind = kind._replace(words="clusters")
         return Way(key, kind.words, kind.needs, mean, values, *cost)
+
+    @property
+    def personal(self) -> bool:
+        """Whether some clients are served by models of their own."""
+        return any(step.clients for step in self.summary.personal.values())
 
     def __getitem__(self, key: str) -> Way:
         return self._ways[key]
@@ -112,9 +119,8 @@ class Ways:
         that serves the clients, ``own``.
         """
         summary = self.summary
-        other = any(step.clients for step in summary.personal.values())
         common = ["fl"] if summary.lasting else []
-        leaf = ["leaf"] if other or summary.selection != "leaf" else []
+        leaf = ["leaf"] if self.personal or summary.selection != "leaf" else []
         return [*common, *leaf, "own", *summary.measured]
 
     @property
@@ -154,7 +160,7 @@ class Ways:
         """The mean of the leaves' models, or θ* of a split that is final."""
         summary = self.summary
         if any(split.cluster == ROOT and split.trial for split in summary.lasting):
-            return "common model (mean of the clusters' models)"
+            return f"{MEAN_MODEL} (not conventional FL)"
         rounds = counted(summary.rounds, "round")
         return f"common model (trained in {summary.common_rounds} of {rounds})"
 
@@ -178,6 +184,8 @@ class Paired(NamedTuple):
     better: int
     """Number of clients that the first way serves better."""
     worse: int
+    clients: int
+    """Of these two, and of those that both serve equally well."""
     held_out: float
     """Examples of all clients, each `limited` to a few usual claims."""
 
@@ -244,6 +252,7 @@ def against(
         float(np.average(differences, weights=sizes)),
         margin_of(differences, sizes),
         *((above, below) if metric.higher_is_better else (below, above)),
+        len(both),
         float(sizes.sum()),
     )
 
@@ -257,10 +266,15 @@ def margin_of(differences: NDArray[np.floating], sizes: NDArray[np.floating]) ->
     freedom, total = len(sizes) - 1, sizes.sum()
     if total < ENOUGH_EXAMPLES or not freedom:
         return None
+    squares = sizes @ (differences - np.average(differences, weights=sizes)) ** 2
+    return student(freedom) * float(np.sqrt(squares / freedom / total))
+
+
+def student(freedom: int) -> float:
+    """Half the width of Student's 95 % interval, in standard errors."""
     from scipy.special import stdtrit  # slow to import, and needed at the end only
 
-    squares = sizes @ (differences - np.average(differences, weights=sizes)) ** 2
-    return float(stdtrit(freedom, 1 - LEVEL) * np.sqrt(squares / freedom / total))
+    return float(stdtrit(freedom, 1 - LEVEL))
 
 
 def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | None:
@@ -281,7 +295,7 @@ def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | Non
 def in_words(even: Fairness, metric: Metric) -> str:
     """The `fairness` of one way to serve the clients."""
     spread = difference_in_words(even.spread, metric)
-    return f"worst tenth {metric.in_words(even.worst_tenth)}, spread {spread}"
+    return f"worst 10% of clients {metric.in_words(even.worst_tenth)}, standard deviation {spread}"
 
 
 def difference_in_words(

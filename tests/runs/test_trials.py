@@ -58,7 +58,7 @@ def test_a_split_is_shown_with_what_its_clients_judged(rounds, tmp_path):
     assert (trial["round"], trial["began"], trial["status"]) == (3, 3, "confirmed")
     assert trial["tested"] and trial["sure"]
     assert trial["reason"] == run.summary.splits[0].verdict
-    assert run.ways.in_words("fl") == "common model (mean of the clusters' models)"
+    assert run.ways.in_words("fl") == "average of the clusters' models (not conventional FL)"
     assert "split in round 3, confirmed" in as_text(cluster_tree(run.summary, run.clusters))
     assert f"round 3, split confirmed: {trial['reason']}" in explanation(run)
 

@@ -10,22 +10,24 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.errors import CFlowerError, first_line
 from cflower.messages.client_names import PREPARATION
-from cflower.ordering import only
+from cflower.ordering import counted, only
 from cflower.pooled import POOLED
+from cflower.runs.answer import advice, answer
+from cflower.runs.events import events
 from cflower.runs.findings import (
     central_metric,
-    headline,
+    details,
     personal_steps,
-    remarks,
     way_lines,
+    why,
 )
-from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
 from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
+from cflower.runs.tables import method_rows
 from cflower.runs.together import by_class, is_shown, sentences
-from cflower.runs.ways import LEVEL
+from cflower.runs.ways import KINDS, LEVEL
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
@@ -82,13 +84,15 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
 
 def about(run: RunRecord) -> dict[str, Any]:
     """The run as a whole, and each way to serve the clients in words."""
-    summary, clustered = run.summary, run.settings["method"] == "clustered"
+    summary = run.summary
     splits = [split.round for split in summary.lasting]
     return {
         "id": run.name,
         "labels": [run.begun.app, run.begun.name],
-        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
-        "remarks": " ".join(remarks(summary)),
+        "sentence": answer(run.ways),
+        "remarks": " ".join(filter(None, [*why(summary), advice(run.ways)])),
+        "words": {**{key: kind.words for key, kind in KINDS.items()}, "own": "this run"},
+        "details": [f"{counted(run.rounds, 'round')}.", *details(summary)],
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
@@ -97,7 +101,6 @@ def about(run: RunRecord) -> dict[str, Any]:
             {head.replace("\n", " "): cell for head, cell in row.items()}
             for row in method_rows(run.ways)
         ],
-        "advice": advice(run.ways),
         "together": together(summary),
         "pooled": summary.metric.name in POOLED and bool(summary.pooled),
         "metric": {
@@ -169,6 +172,7 @@ def lines(run: RunRecord) -> dict[str, Any]:
         "score": [line.metrics.get(metric) for line in decided],
         "second": [line.metrics.get(SECOND) for line in decided],
         "members": [len(line.members) for line in decided],
+        "unplaced": [line.unplaced for line in decided],
         "sentences": sentences,
     }
 
@@ -237,6 +241,14 @@ def moves(run: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
+def events_of(run: RunRecord) -> list[dict[str, Any]]:
+    """Newcomers, clusters opened for clients that resemble no other, and moves, by round."""
+    return [
+        {**event._asdict(), "clients": [run.position[name] for name in event.clients]}
+        for event in events(run)
+    ]
+
+
 def rounded(value: Any, figures: int = 5) -> Any:
     """A JSON value with so many figures of each number, and None for NaN and infinity.
 
@@ -264,6 +276,7 @@ PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
     "moves": (moves, []),
+    "events": (events_of, []),
     "scores": (lambda run: run.scores_by_round.tolist(), None),
     "common": (common_curves, None),
     "curves": (curves, None),

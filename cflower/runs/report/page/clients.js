@@ -17,9 +17,8 @@ function meanOf(clients, key) {
 }
 
 // The columns about a client, as they are called everywhere on the page.
-const WORDS = { name: 'client', cluster: 'cluster', own: 'this run', leaf: 'cluster’s model', share: 'personal share', fl: 'common model',
-  federated: 'conventional FL', isolated: 'alone', tuned: 'FL, then alone', clustered: 'clusters only', level: 'model of', examples: 'held-out examples', group: 'true group' };
-const SCORES = new Set(['own', 'leaf', 'fl', 'federated', 'isolated', 'tuned', 'clustered']);
+const WORDS = { name: 'client', cluster: 'cluster', share: 'personal share', level: 'model of', examples: 'held-out examples', group: 'true group' };
+const wordsOf = (key) => WORDS[key] ?? run.run.words[key];
 
 // The mean of a figure; of how many clients, if not of all.
 function meanText(clients, key) {
@@ -27,6 +26,8 @@ function meanText(clients, key) {
   return score(meanOf(clients, key)) + (having && having < clients.length ? ` of ${having}` : '');
 }
 
+// ▲ is better and ▼ worse, whatever the sign.
+const arrowed = (gain) => (known(gain) && gain !== 0 ? `${signed(gain)} ${better(gain) > 0 ? '▲' : '▼'}` : signed(gain));
 const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
 
 function drawClients() {
@@ -61,7 +62,7 @@ function clusterTable() {
       html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
         { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
       html('td', {}, String(mine.length)), html('td', {}, meanText(mine, 'own')),
-      compared ? [html('td', {}, meanText(mine, key)), html('td', {}, signed(known(of(key)) ? of('own') - of(key) : null)),
+      compared ? [html('td', {}, meanText(mine, key)), html('td', {}, arrowed(known(of(key)) ? of('own') - of(key) : null)),
         html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
       html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
       grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);
@@ -73,7 +74,7 @@ function clientTable(count) {
   const [compared] = other();
   const keys = ['name', 'cluster', 'own', 'leaf', 'share', ...(compared === 'fl' ? ['fl', 'gain'] : ['federated', 'gain', 'isolated', 'tuned', 'clustered', 'fl']),
     'level', 'examples', 'group'];
-  const columns = keys.map((key) => [key, WORDS[key] ?? difference()]);
+  const columns = keys.map((key) => [key, wordsOf(key) ?? difference()]);
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
   const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));
@@ -115,7 +116,7 @@ function clientRow(row, columns, largest) {
       { class: 'plain', 'data-key': `client:${row.i}`, 'aria-pressed': String(state.client === row.i) })),
     cluster: () => html('td', {}, swatch(colorOf(row.cluster)), ` ${row.cluster ?? '–'}`),
     gain: () => html('td', {}, known(row.gain) ? [html('i', { class: better(row.gain) < 0 ? 'bar lost' : 'bar',
-      style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), signed(row.gain)] : '–'),
+      style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), arrowed(row.gain)] : '–'),
     share: () => html('td', {}, known(row.share) ? `${Math.round(100 * row.share)}%` : '–'),
     level: () => html('td', {}, row.level ?? '–'),
     examples: () => html('td', {}, known(row.examples) ? String(row.examples) : '–'),
