@@ -184,7 +184,7 @@ function treePicture(width) {
 }
 
 // What clients judged of a split: a sign, and its meaning.
-const SIGNS = { confirmed: ['✓', 'the clients are served better'], likely: ['≈', 'a gain is likely: the split is made'],
+const SIGNS = { confirmed: ['✓', 'confirmed: the clients are served better'], likely: ['≈', 'confirmed: a gain is likely'],
   untested: ['?', 'the clients did not check it'],
   undone: ['✗', 'taken back'], refused: ['✗', 'refused: the cluster goes on as one'] };
 const statusOf = ({ status, tested, sure }) => SIGNS[status !== 'confirmed' || sure ? status ?? 'untested' : tested ? 'likely' : 'untested'];
