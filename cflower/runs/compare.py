@@ -112,7 +112,7 @@ def rows_of(metric: Metric) -> dict[str, tuple[str, Show, Show]]:
         **{key: (key, *count) for key in ("rounds", "clients", "clusters")},
         MEAN: ("mean", *as_metric),
         MEAN_OF: ("evaluated", *count),
-        "worst 10% of clients": ("worst_tenth", *as_metric),
+        "worst 10%": ("worst_tenth", *as_metric),
         "standard deviation": ("spread", partial(difference_in_words, metric=metric), points),
         "common model": ("common_model", *as_metric),
         **{KINDS[key].words: (key, *as_metric) for key in BASELINES},

@@ -18,10 +18,10 @@ FAR_LESS, LASTING = 0.03, 10
 """Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
 own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
 LOWERED = (
-    "In the mean update, {clients} count for {cause} of their size: their updates or numbers of "
-    "examples are more than %g times as large as usual in their cluster. Once or twice is normal, "
-    "and so is it for a group that has no model of its own yet. If it lasts and these clients are "
-    "honest, raise max-influence."
+    "Only {cause} of the weight of {clients} counts in the mean update: the update or the number "
+    "of examples is more than %g times as large as usual in the cluster. Once or twice is normal, "
+    "also for a group that has no model of its own yet. If it lasts and these clients are honest, "
+    "raise max-influence."
 )
 HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "
