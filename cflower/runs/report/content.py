@@ -153,12 +153,18 @@ def clients(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
-    shown = []
-    for name, cluster in run.clusters.items():
-        members = list(only(run.position, cluster.members).values())
-        entry = {"name": name, "members": members, "children": cluster.children}
-        shown.append(entry | {"born": run.born(name), "split": cluster.split_round})
-    return shown
+    """The clusters with their members, and the means of these under each model."""
+    return [
+        {
+            "name": name,
+            "members": list(only(run.position, cluster.members).values()),
+            "children": cluster.children,
+            "born": run.born(name),
+            "split": cluster.split_round,
+            "means": {key: run.ways.mean(key, cluster.members) for key in run.ways.shown},
+        }
+        for name, cluster in run.clusters.items()
+    ]
 
 
 def lines(run: RunRecord) -> dict[str, Any]:

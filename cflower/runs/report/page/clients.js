@@ -9,21 +9,15 @@ function gainOf(client) {
   return known(client.own) && known(client[key]) ? client.own - client[key] : null;
 }
 
-// The mean of a figure, by held-out examples.
-function meanOf(clients, key) {
-  const having = clients.filter((client) => known(client[key]));
-  const weight = (client) => client.examples ?? 1;
-  return having.length ? having.reduce((sum, client) => sum + weight(client) * client[key], 0) / having.reduce((sum, client) => sum + weight(client), 0) : null;
-}
-
 // The columns about a client, as they are called everywhere on the page.
 const WORDS = { name: 'client', cluster: 'cluster', share: 'personal share', level: 'model of', examples: 'held-out examples', group: 'true group' };
 const wordsOf = (key) => WORDS[key] ?? run.run.words[key];
 
-// The mean of a figure; of how many clients, if not of all.
-function meanText(clients, key) {
+// The mean of a figure over a cluster, by held-out examples; of how many clients, if not of all.
+const meanOf = (name, key) => look.clusters.get(name).means[key] ?? null;
+function meanText(name, clients, key) {
   const having = clients.filter((client) => known(client[key])).length;
-  return score(meanOf(clients, key)) + (having && having < clients.length ? ` of ${having}` : '');
+  return score(meanOf(name, key)) + (having && having < clients.length ? ` of ${having}` : '');
 }
 
 // ▲ is better and ▼ worse, whatever the sign.
@@ -53,7 +47,6 @@ function clusterTable() {
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);
-    const of = (name) => meanOf(mine, name);
     const gains = mine.map(gainOf).filter(known).map(better);
     const worst = mine.filter((client) => known(client.own)).sort((a, b) => better(a.own - b.own))[0];
     const groups = new Map();
@@ -61,8 +54,8 @@ function clusterTable() {
     return html('tr', { class: state.cluster === name ? 'chosen' : '' },
       html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
         { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
-      html('td', {}, String(mine.length)), html('td', {}, meanText(mine, 'own')),
-      compared ? [html('td', {}, meanText(mine, key)), html('td', {}, arrowed(known(of(key)) ? of('own') - of(key) : null)),
+      html('td', {}, String(mine.length)), html('td', {}, meanText(name, mine, 'own')),
+      compared ? [html('td', {}, meanText(name, mine, key)), html('td', {}, arrowed(known(meanOf(name, key)) ? meanOf(name, 'own') - meanOf(name, key) : null)),
         html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
       html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
       grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);

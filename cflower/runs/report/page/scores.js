@@ -76,7 +76,7 @@ function clusterMeans(chart, steps) {
   const [first, last] = [steps[0], steps[steps.length - 1]];
   return [...look.lines].map(([name, lines]) => {
     const points = lines.filter((i) => known(chart.column[i]) && run.lines.round[i] >= first).map((i) => [run.lines.round[i], chart.column[i]]);
-    const own = last > run.run.rounds && look.order.has(name) ? meanOf(run.clients.filter((client) => client.cluster === name), 'own') : null;
+    const own = last > run.run.rounds && look.order.has(name) ? meanOf(name, 'own') : null;
     if (own !== null) points.push([last, own]);
     return [name, points];
   });

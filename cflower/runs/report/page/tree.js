@@ -119,8 +119,11 @@ function treePicture(width) {
     const to = x(cluster.children.length ? cluster.split ?? cluster.born : Math.max(run.run.rounds, cluster.born + 1));
     const from = Math.min(x(cluster.born) + (made ? flow : 0), to - 2);
     const faint = !isWithin(cluster.name) || (state.client !== null && !wasIn(state.client, cluster.name));
-    const text = `Cluster ${cluster.name}: ${counted(cluster.members.length, 'client')}, from round ${cluster.born + 1}${
-      cluster.children.length ? ` to ${cluster.split}` : ''}\n${listed(cluster.members.map(clientName), 12)}`;
+    // The number of a cluster that was split is that at its split, before newcomers came.
+    const sizesNow = sizes.get(cluster.name);
+    const number = cluster.children.length ? sizesNow[sizesNow.length - 1][1] : cluster.members.length;
+    const text = `Cluster ${cluster.name}: ${counted(number, 'client')}, from round ${cluster.born + 1}${
+      cluster.children.length ? ` to ${cluster.split}` : `\n${listed(cluster.members.map(clientName), 12)}`}`;
     const band = svg('path', { 'data-key': `tree:${cluster.name}`, class: 'band', d: bandPath(box, sizes.get(cluster.name), unit, x, from, to),
       fill: colorOf(cluster.name), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
       role: 'button', tabindex: 0, 'aria-label': text, 'aria-pressed': String(state.cluster === cluster.name),
@@ -148,9 +151,7 @@ function treePicture(width) {
       labels.push(withTip(svg('path', { class: 'point', d: diamond(to, box.middle, 7), fill: 'var(--ink)', stroke: 'var(--card)',
         'stroke-width': 2, onclick: () => pick({ cluster: cluster.name, round: cluster.split }) }), splitText(cluster)));
     }
-    // The number of a cluster that was split is that at its split, before newcomers came.
-    const sizesNow = sizes.get(cluster.name);
-    const name = `${cluster.name} · ${cluster.children.length ? sizesNow[sizesNow.length - 1][1] : cluster.members.length}`;
+    const name = `${cluster.name} · ${number}`;
     const tall = Math.min(18, box.tall - 2);
     const wide = name.length * 6.6 + 10;
     if (tall >= 11 && to - from > wide + 14) {
