@@ -125,7 +125,7 @@ def client_table(ways: Ways) -> Table:
                 "client": name,
                 "held\nout": shown(client.held_out, "g"),
                 "cluster": client.cluster,
-                **scores(ways, [value for key in ways.shown for value in ways.values(key, [name])]),
+                **scores(ways, [ways[key].values.get(name) for key in ways.shown]),
                 "model\nof": shown(level),
                 "own\nshare": shown(client.share, ".0%"),
                 "true\ngroup": shown((summary.groups or {}).get(name)),

@@ -129,10 +129,6 @@ class Ways:
         ways = [self[key] for key in KINDS if key in self and key not in ("leaf", "fl")]
         return [way for way in ways if way.mean is not None]
 
-    def values(self, key: str, clients: Iterable[str]) -> list[Number | None]:
-        """The values of some clients; None where one is not known (yet)."""
-        return [self[key].values.get(name) for name in clients]
-
     def mean(self, key: str, clients: Collection[str]) -> float | None:
         """The mean over some clients, weighted by `limited` held-out examples; None without any."""
         known = [

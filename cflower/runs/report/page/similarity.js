@@ -110,7 +110,7 @@ function matrixPicture(matrix, width) {
   const drawing = svg('svg', { width, height: size + top + 2 });
   if (fits) {
     names.forEach((name, row) => drawing.append(svg('text', { x: start - 10, y: top + (row + 0.5) * tall + Math.min(4, tall * 0.32), 'text-anchor': 'end',
-      class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 8)}…${name.slice(-7)}` : name)));
+      class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 7)}…${name.slice(-6)}` : name)));
   }
   drawing.append(svg('image', { href: matrixImage(matrix), x: start, y: top, width: size, height: size, preserveAspectRatio: 'none', class: 'pixels' }));
   const homes = matrix.clients.map((client) => look.home[client]);
