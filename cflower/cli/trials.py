@@ -94,17 +94,18 @@ def show_methods(folder: Path, *, as_json: bool) -> None:
     """Print the table of a run's methods and the advice."""
     from rich.console import Console
 
-    from cflower.runs.answer import advice
+    from cflower.runs.answer import advice, answer
     from cflower.runs.record import RunRecord
     from cflower.runs.tables import method_table
 
     ways = RunRecord(folder).ways
     if as_json:
         methods = [method._asdict() for method in ways.methods]
-        content = {"run": str(folder), "methods": methods, "advice": advice(ways)}
-        return print(json.dumps(content, indent=1))
+        words = {"answer": answer(ways), "advice": advice(ways)}
+        return print(json.dumps({"run": str(folder), "methods": methods, **words}, indent=1))
     console = Console(highlight=False)
     console.print()
+    console.print(answer(ways), markup=False, soft_wrap=not console.is_terminal)
     console.print(method_table(ways))
     console.print(advice(ways), markup=False, soft_wrap=not console.is_terminal)
     report = folder / "report.html"

@@ -33,6 +33,7 @@ from cflower.recording.resume import (
 )
 from cflower.recording.serialization import data_line, round_line, tree_record
 from cflower.recording.summary import RunSoFar
+from cflower.runs.answer import answer
 from cflower.runs.checkpoint import Checkpoints
 from cflower.runs.findings import finding, in_one_line, way_lines
 from cflower.runs.reading import SUBFOLDERS, check_folder, read_file
@@ -324,6 +325,8 @@ class Recorder(Observer):
         self._write_report(live=self._measures_baselines)
         lines = {one["key"]: one for one in way_lines(Ways(self._summary))}
         self.say(as_text(in_one_line(lines[name], self._metric)))
+        if not self._measures_baselines:
+            self.say(as_text(answer(Ways(self._summary))))
 
     @property
     def _measures_baselines(self) -> bool:
