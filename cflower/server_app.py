@@ -27,7 +27,7 @@ from cflower.privacy.agreement import ask_first_model, seed_check
 from cflower.recording.progress import RoundProgress, Say, print_while_read
 from cflower.recording.recorder import Recorder
 from cflower.recording.trackers import Tracker
-from cflower.runs.baselines import BASELINES, OWN_METHODS
+from cflower.runs.ways import KINDS, OWN_METHODS
 from cflower.settings import require
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
@@ -83,7 +83,7 @@ def run(
     if recorder.problem:
         raise RunFolderError(f"{recorder.problem}.")
     for method in OWN_METHODS if config.baselines else ():
-        recorder.say(f"Training a baseline: {BASELINES[method]}.")
+        recorder.say(f"Training a baseline: {KINDS[method].words}.")
         # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
         alike = replace(
             config, method=method, baselines=False, fraction_evaluate=0.0, max_influence=0.0

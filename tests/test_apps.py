@@ -206,7 +206,7 @@ def test_an_observer_ends_the_run_with_the_final_evaluation(tmp_path):
     assert set(result.train_metrics_clientapp) == {1, 2, 3}
     assert set(result.evaluate_metrics_clientapp) == {1, 2, 3}
     assert "<td>0</td>" in result._repr_html_()
-    assert "clients after 3 rounds" in recorder._repr_html_()
+    assert "one model serves all 6 clients" in recorder._repr_html_()
     assert "<td>&lt;b&gt;</td>" in html_table(["a"], [["<b>"]])
 
 

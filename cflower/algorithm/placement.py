@@ -57,9 +57,10 @@ class Placement(NamedTuple):
         return best - second
 
     def __str__(self) -> str:
-        relation = "above" if self.familiar else "below"
-        cosine = f"cosine {self.similarity:.2f}, {relation} {self.bar:.2f}"
-        return f"its update of {self.cluster} is most similar to {self.child} ({cosine})"
+        cosine = f"cosine {self.similarity:.2f}, {self.bar:.2f} needed"
+        if self.familiar:
+            return f"its update fits {self.child} ({cosine})"
+        return f"its update fits no cluster below {self.cluster}, {self.child} best ({cosine})"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ from cflower.auto.separation import agreement, by_chance, centred, separation
 from cflower.ordering import counted, in_order, listed
 from cflower.settings import Checked, number
 
+MOST_NAMES = 5
+"""Members named in a reason; of more their number."""
+
 
 class View(NamedTuple):
     """One way to compare m members."""
@@ -122,7 +125,9 @@ class AutoCriterion(Checked, Criterion):
         decision = next(splits, decisions[0])
         reason = decision.reason
         if left_out:
-            reason += f"; not considered: {listed(in_order(left_out), 5)}"
+            names = f"{len(left_out)} of {len(evidence.members)} members"
+            names = names if len(left_out) > MOST_NAMES else ", ".join(in_order(left_out))
+            reason += f"; not considered: {names}"
         return replace(decision, reason=reason, left_out=left_out), vars(known)
 
     def _judged(
@@ -190,13 +195,14 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
 def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
     """Refuse a split for want of sure members or of steady groups, if it is so."""
     if not f["margin_errors"]:
-        return Outcome.NOT_APART, "no groups to which most members clearly belong"
+        return Outcome.NOT_APART, "no clear groups"
     if f["margin_errors"] <= f["margin_errors_needed"]:
-        errors = f"{f['margin_errors']:.1f} standard errors, {f['margin_errors_needed']:.1f} needed"
-        return Outcome.NOT_APART, f"members resemble their own group more than the next by {errors}"
+        errors, needed = f["margin_errors"], f["margin_errors_needed"]
+        alike = f"{errors:.1f} standard errors apart, and a split needs {needed:.1f}"
+        return Outcome.NOT_APART, f"the possible groups are too alike: {alike}"
     if f["stable_rounds"] < f["stable_rounds_needed"]:
-        stable, rounds = int(f["stable_rounds"]), ceil(f["stable_rounds_needed"])
-        return Outcome.UNSTEADY, f"the same groups for {counted(stable, 'round')}, {rounds} needed"
+        seen = f"the same groups were seen in {counted(int(f['stable_rounds']), 'round')}"
+        return Outcome.UNSTEADY, f"{seen}, and a split needs {ceil(f['stable_rounds_needed'])}"
     return None
 
 
@@ -246,7 +252,8 @@ def significance(f: Mapping[str, float], groups: str) -> tuple[Outcome, str]:
     As long as they do, one model that all of them train becomes better for each: the cluster is not
     stationary yet (eq. 32).
     """
-    distance = f"separation {f['separation']:.1f}, by chance up to {f['separation_by_chance']:.1f}"
+    chance = f"chance gives {f['separation_by_chance']:.1f} at most"
+    distance = f"separation {f['separation']:.1f}, {chance}"
     if f["separation"] <= f["separation_by_chance"]:
         return Outcome.NOT_APART, f"{groups}: {distance}"
     if f["agreement"] >= RESEMBLES:

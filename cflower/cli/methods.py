@@ -23,8 +23,8 @@ from cflower.messages.roll_call import RollCall
 from cflower.ordering import counted
 from cflower.recording.progress import Say, Steps
 from cflower.recording.recorder import Recorder
-from cflower.runs.baselines import BASELINES
 from cflower.runs.records import Summary
+from cflower.runs.ways import KINDS
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.conditions import Conditions
@@ -145,7 +145,7 @@ class Methods:
         recorder.num_bytes = done.bytes if done else sent
         for number, (name, train) in enumerate(self._training.items(), start=2):
             if name not in measured:
-                self._announce(number, BASELINES[name])
+                self._announce(number, KINDS[name].words)
                 self._grid.forget()
                 report = train()
                 sent = 0 if name == "isolated" else self._grid.num_bytes

@@ -17,9 +17,9 @@ from cflower.runs.reading import outside
 from cflower.settings import require
 
 if TYPE_CHECKING:
-    from cflower.runs.baselines import Paired
     from cflower.runs.compare import Group
     from cflower.runs.record import RunRecord
+    from cflower.runs.ways import Paired
 
 DEFAULT_RUNS = Path("~/cflower-runs")
 

@@ -79,18 +79,20 @@ def try_methods(
 def show_methods(folder: Path, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from cflower.runs.methods import advice, method_table, methods_of
+    from cflower.runs.answer import advice, answer
     from cflower.runs.record import RunRecord
+    from cflower.runs.tables import method_table
 
-    summary = RunRecord(folder).summary
+    ways = RunRecord(folder).ways
     if as_json:
-        methods = [method._asdict() for method in methods_of(summary)]
-        content = {"run": str(folder), "methods": methods, "advice": advice(summary)}
-        return print(json.dumps(content, indent=1))
+        methods = [method._asdict() for method in ways.methods]
+        words = {"answer": answer(ways), "advice": advice(ways)}
+        return print(json.dumps({"run": str(folder), "methods": methods, **words}, indent=1))
     console = Console(highlight=False)
     console.print()
-    console.print(method_table(summary))
-    console.print(advice(summary), markup=False, soft_wrap=not console.is_terminal)
+    console.print(answer(ways), markup=False, soft_wrap=not console.is_terminal)
+    console.print(method_table(ways))
+    console.print(advice(ways), markup=False, soft_wrap=not console.is_terminal)
     report = folder / "report.html"
     missing = f"No report was written: `cflower report {folder}` says why."
     print(f"Report: {report}" if report.is_file() else missing)

@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.messages.data_spec import DataSpec
-from cflower.ordering import counted, in_order, listed, only
-from cflower.runs.baselines import BASELINES
-from cflower.runs.findings import rows_of
+from cflower.ordering import counted, in_order, listed
 from cflower.runs.record import RunRecord
 from cflower.runs.records import sharing
 from cflower.runs.together import as_markdown, cell, figures_of
+from cflower.runs.ways import KINDS, Ways
 from cflower.tables.program import in_the_card, use
 
 LOADING = {
@@ -161,13 +160,13 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     if not record.finished or not (is_leaf or cluster == ROOT):
         return ["The run has no final evaluation of this model."]
     way = "own" if client else "leaf" if is_leaf else "fl"
-    members = (client,) if client else in_order(record.clusters[cluster].members)
-    rows = only(rows_of(summary), members)
-    known = {name: row for name, row in rows.items() if row.values[way] is not None}
+    ways, members = Ways(summary), record.clusters[cluster].members
+    asked = (client,) if client else in_order(members)
+    known = [name for name in asked if name in ways[way].values]
     if not known:
         return ["No member answered the final evaluation."]
-    over = "its" if len(known) == len(members) else f"{len(known)} of its {len(members)}"
-    columns = {way: summary.metric.name} | {key: BASELINES[key] for key in summary.measured}
+    over = "its" if len(known) == len(asked) else f"{len(known)} of its {len(asked)}"
+    columns = {way: summary.metric.name} | {key: KINDS[key].words for key in summary.measured}
     together = None if client else summary.pooled.get(cluster if is_leaf else "fl")
     counted_ones = as_markdown(summary, together) if together else []
-    return [*counted_ones, *figures_of(known, columns, record.metric, over)]
+    return [*counted_ones, *figures_of(ways, columns, known, over)]

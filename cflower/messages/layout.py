@@ -132,10 +132,10 @@ class Layout:
             entries.append(Entry(key, shape, dtype, trained, place))
         if not ends[True]:
             raise ConfigError(
-                f"No array of the initial model ({counted(len(entries), 'array')}) is trained: it "
-                "needs at least one floating-point array that no `untrained` pattern matches. "
                 "Models without weights, such as the decision trees of XGBoost, cannot be "
-                "clustered by their updates."
+                "clustered by their updates: none of the initial model's "
+                f"{counted(len(entries), 'array')} is trained. It needs at least one of "
+                "floating-point numbers that no `untrained` pattern matches."
             )
         dtypes = [entry.dtype for entry in entries if entry.trained]
         return cls(tuple(entries), np.result_type(np.float32, *dtypes), ends[True], ends[False])

@@ -33,9 +33,9 @@ from cflower.recording.resume import (
 )
 from cflower.recording.serialization import data_line, round_line, tree_record
 from cflower.recording.summary import RunSoFar
-from cflower.runs.baselines import BASELINES, baseline_line
+from cflower.runs.answer import answer
 from cflower.runs.checkpoint import Checkpoints
-from cflower.runs.findings import baseline_way, finding
+from cflower.runs.findings import finding, in_one_line, way_lines
 from cflower.runs.reading import SUBFOLDERS, check_folder, read_file
 from cflower.runs.records import (
     BaselineLine,
@@ -50,6 +50,7 @@ from cflower.runs.records import (
 from cflower.runs.report import REPORT, write_report
 from cflower.runs.run_files import find_run, read_lines, read_record
 from cflower.runs.tables import as_text, run_view
+from cflower.runs.ways import BASELINES, Ways, baseline_line
 from cflower.runs.writing import PRIVATE_FOLDER, append_lines, locked, make_last, replace_file
 from cflower.settings import check_choice
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
@@ -315,14 +316,17 @@ class Recorder(Observer):
         """
         check_choice("name", name, BASELINES)
         assert self._summary is not None  # of a finished run
-        line = baseline_line(report, self._summary.clients, self._metric, num_bytes)
+        line = baseline_line(report, Ways(self._summary), self._metric.name, num_bytes)
         self.baselines = {**(self.baselines or {}), name: line}
         more = {"baselines": self.baselines, "bytes": self.num_bytes}
         self._summary = self._summary.model_copy(update=more)
         with self._writing(", without baselines"):
             self._write(self._summary)
         self._write_report(live=self._measures_baselines)
-        self.say(as_text(baseline_way(self._summary, name).line(self._metric)))
+        lines = {one["key"]: one for one in way_lines(Ways(self._summary))}
+        self.say(as_text(in_one_line(lines[name], self._metric)))
+        if not self._measures_baselines:
+            self.say(as_text(answer(Ways(self._summary))))
 
     @property
     def _measures_baselines(self) -> bool:

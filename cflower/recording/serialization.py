@@ -72,6 +72,9 @@ def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
         "clients": {name: client_values(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),
         "late": only(report.late, own),
+        "unplaced": len(
+            set(report.trained.clusters[cluster].members) & {*report.trained.unassigned}
+        ),
         "outstanding": only(outstanding, own),
     }
 

@@ -11,7 +11,6 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
 from cflower.recording.serialization import client_values, scalars
-from cflower.runs.baselines import fairness
 from cflower.runs.records import (
     TRIAL_STATUS,
     ClientLine,
@@ -19,10 +18,12 @@ from cflower.runs.records import (
     MoveLine,
     PersonalLine,
     PooledLine,
+    RefusedLine,
     ServedBy,
     SplitLine,
     Summary,
 )
+from cflower.runs.ways import fairness
 from cflower.strategy.reports import FinalReport, RoundReport
 
 ADVICE = {
@@ -47,6 +48,7 @@ class RunSoFar:
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each client's newest metrics."""
     splits: list[SplitLine] = field(default_factory=list)
+    refused: list[RefusedLine] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     """Members that the newest decision on their leaf did not consider, and why."""
     last: Line | None = None
@@ -59,6 +61,8 @@ class RunSoFar:
         for client, metrics in line.clients.items():
             self.clients.setdefault(client, {}).update(metrics)
         note_split(self.splits, line)
+        if line.decision == Outcome.REFUSED:
+            self.refused.append(RefusedLine.of(line))
         self.last = line
         if line.decision not in TRIAL_STATUS:
             if self.left_out:
@@ -80,6 +84,7 @@ class RunSoFar:
             clusters={leaf.name: list(state.members_of(leaf)) for leaf in tree.leaves},
             not_placed=list(in_order(state.unplaced)),
             splits=self.splits,
+            refused=self.refused,
             not_split=why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
             moves=list(map(MoveLine.of, state.moves)),

@@ -16,10 +16,9 @@ from rich.text import Text
 from cflower.errors import ConfigError
 from cflower.metric import Metric
 from cflower.ordering import only, without
-from cflower.runs.baselines import BASELINES, Paired, against, difference_in_words
-from cflower.runs.findings import of_all, ways_to_serve
 from cflower.runs.record import RunRecord
 from cflower.runs.tables import shown
+from cflower.runs.ways import BASELINES, KINDS, Paired, difference_in_words, fairness, of_all
 
 MEAN, MEAN_OF = "mean", "mean of"
 SEED = "seed"
@@ -113,10 +112,10 @@ def rows_of(metric: Metric) -> dict[str, tuple[str, Show, Show]]:
         **{key: (key, *count) for key in ("rounds", "clients", "clusters")},
         MEAN: ("mean", *as_metric),
         MEAN_OF: ("evaluated", *count),
-        "worst tenth": ("worst_tenth", *as_metric),
-        "spread": ("spread", partial(difference_in_words, metric=metric), points),
+        "worst 10%": ("worst_tenth", *as_metric),
+        "standard deviation": ("spread", partial(difference_in_words, metric=metric), points),
         "common model": ("common_model", *as_metric),
-        **{words: (key, *as_metric) for key, words in BASELINES.items()},
+        **{KINDS[key].words: (key, *as_metric) for key in BASELINES},
         "adjusted Rand index": ("adjusted_rand_index", *2 * (partial(shown, spec=".3f"),)),
         "seconds in rounds": ("seconds", *2 * (partial(shown, spec=".0f"),)),
     }
@@ -161,8 +160,9 @@ def spread_of(group: Group) -> dict[str, Any]:
 
 def measures_of(run: RunRecord) -> dict[str, Any]:
     """The measures of one run; None where it has no such value."""
-    summary, means = run.summary, {way.key: way.mean for way in ways_to_serve(run.summary)}
-    even = summary.fairness.get("own")
+    summary, ways = run.summary, run.ways
+    even = fairness(ways["own"].values.values(), run.metric)
+    measured = [key for key in BASELINES if key in ways]
     return {
         "run": run.name,
         "finished": run.finished,
@@ -172,10 +172,11 @@ def measures_of(run: RunRecord) -> dict[str, Any]:
         "metric": run.metric.name,
         "worst_tenth": even and even.worst_tenth,
         "spread": even and even.spread,
-        "mean": means.get("own"),
-        "evaluated": sum(value is not None for value in run.scores.values()),
-        "common_model": means.get("fl"),
-        **{key: means.get(key) for key in BASELINES},
+        "mean": ways["own"].mean,
+        "evaluated": len(ways["own"].values),
+        "common_model": ways["fl"].mean if summary.lasting else None,
+        **dict.fromkeys(BASELINES),
+        **{key: ways[key].mean for key in measured},
         "adjusted_rand_index": summary.adjusted_rand_index,
         "seconds": run.seconds,
     }
@@ -192,7 +193,7 @@ def pairs(
     compared, first = [], dict[str, RunRecord]()
     for run in filter(lambda run: run.finished, runs):
         other = first.setdefault(examples_of(run, data_keys), run)
-        pair = against(other.summary.clients, run.scores, run.metric)
+        pair = other.ways.compared(run.ways["own"].values)
         if pair and other is not run:
             compared.append((other, run, pair))
     return compared

@@ -4,7 +4,7 @@ For other thresholds the norm criterion is applied again to what was recorded. O
 verdict that differs from the recorded run is certain: from there on it would go another way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
@@ -15,6 +15,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.errors import ConfigError, RunFolderError
 from cflower.ordering import counted, listed
+from cflower.runs.events import events
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
@@ -35,12 +36,15 @@ class Explanation(NamedTuple):
     finding: str
     clusters: dict[str, str]
     """A paragraph on each cluster."""
+    events: Sequence[str] = ()
+    """A sentence on each event beside splits: clients that came or moved, clusters that opened."""
     asked: str = ""
     """The question about other thresholds, if there is one."""
 
     def __str__(self) -> str:
         asked, limits = ([self.asked], [LIMITS]) if self.asked else ([], [])
-        return "\n\n".join([self.finding, *asked, *self.clusters.values(), *limits])
+        happened = ["\n".join(self.events)] if self.events else []
+        return "\n\n".join([self.finding, *asked, *happened, *self.clusters.values(), *limits])
 
 
 def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Explanation:
@@ -51,7 +55,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Expla
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
-        return Explanation(finding(run.summary), {n: story(run, n) for n in run.by_cluster})
+        happened = [f"Round {event.round}: {event.sentence}." for event in events(run)]
+        stories = {name: story(run, name) for name in run.by_cluster}
+        return Explanation(finding(run.summary), stories, happened)
     if unknown := sorted(asked.keys() - ASKED):
         raise ConfigError(
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
@@ -61,7 +67,7 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Expla
     values = ", ".join(f"{key} = {value}" for key, value in asked.items())
     answers = {name: what_if(run, name, given) for name in run.by_cluster}
     question = f"What if the norm criterion had decided, with {values}?"
-    return Explanation(finding(run.summary), answers, question)
+    return Explanation(finding(run.summary), answers, asked=question)
 
 
 def story(run: RunRecord, cluster: str) -> str:
@@ -84,12 +90,11 @@ def story(run: RunRecord, cluster: str) -> str:
 
 
 def arrivals(run: RunRecord, cluster: str) -> list[str]:
-    """A sentence for each round in which clients came to a cluster, with the reason of the first.
+    """A sentence for each round in which Algorithm 4 placed clients in a cluster.
 
-    Newcomers and clients without a place yet come by Algorithm 4, others by a move.
+    It has the reason of the first of them.
     """
-    every = (one for line in run.lines for one in (*line.placed, *line.moves))
-    came = [one for one in every if one.target == cluster]
+    came = [one for line in run.lines for one in line.placed if one.target == cluster]
     born = run.born(cluster) if cluster in run.clusters else None
     found = []
     for server_round, some in groupby(sorted(came, key=ROUND), ROUND):

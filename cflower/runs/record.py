@@ -37,11 +37,11 @@ from cflower.runs.records import (
     Examples,
     File,
     Line,
-    Number,
     Summary,
     Tree,
 )
 from cflower.runs.run_files import FileContent, printable, read_lines, read_record
+from cflower.runs.ways import Ways
 
 MOST_HEADER = 10**8
 """Bytes of a file of arrays beside the arrays."""
@@ -186,6 +186,11 @@ class RunRecord:
     def metric(self) -> Metric:
         return self.summary.leading
 
+    @cached_property
+    def ways(self) -> Ways:
+        """The leading metric of each client under every way to serve it."""
+        return Ways(self.summary)
+
     @property
     def criterion(self) -> dict[str, Any]:
         return dict(self.settings["criterion"])
@@ -236,11 +241,6 @@ class RunRecord:
             return self.by_cluster[cluster][0].round - 1
         return self.clusters[cluster].born
 
-    @property
-    def scores(self) -> dict[str, Number | None]:
-        name = self.metric.name
-        return {client: line.figures.get(name) for client, line in self.summary.clients.items()}
-
     @cached_property
     def client_names(self) -> tuple[str, ...]:
         """All clients there ever were, in natural order."""
@@ -276,7 +276,7 @@ class RunRecord:
         known = np.isfinite(self.scores_by_round)
         sums, counts = np.where(known, self.scores_by_round, 0).sum(axis=0), known.sum(axis=0)
         most = np.flatnonzero(counts == counts.max(initial=1)).tolist()
-        means: dict[str, dict[int, Number]] = {ROOT: {i + 1: sums[i] / counts[i] for i in most}}
+        means: dict[str, dict[int, float]] = {ROOT: {i + 1: sums[i] / counts[i] for i in most}}
         for leaf in self.leaves if len(self.leaves) > 1 else ():
             lines, name = self.by_cluster.get(leaf, []), self.metric.name
             means[leaf] = {one.round: one.metrics[name] for one in lines if name in one.metrics}

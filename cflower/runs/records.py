@@ -101,6 +101,8 @@ class Line(Record):
     cluster: str
     members: list[str] = []
     """Not in the file where they are those of the line before about this cluster."""
+    unplaced: int = Field(default=0, exclude_if=not_)
+    """Members whose place in this leaf is not settled yet."""
     heard: list[str]
     mean_norm: Number
     max_norm: Number
@@ -131,6 +133,14 @@ class SplitLine(Record):
     max_norm: Number = 0.0
     trial: str | None
     verdict: str = ""
+
+
+class RefusedLine(Record):
+    """A split that its clients refused."""
+
+    round: int
+    cluster: str
+    reason: str
 
 
 class ServedBy(Record):
@@ -273,6 +283,7 @@ class Summary(FileRecord):
     decided_by: str = "none"
     clusters: dict[str, list[str]]
     splits: list[SplitLine] = []
+    refused: list[RefusedLine] = Field(default=[], exclude_if=not_)
     not_split: str | None = None
     left_out: dict[str, str] = {}
     not_placed: list[str] = []

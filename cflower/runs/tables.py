@@ -16,9 +16,10 @@ from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.pooled import POOLED
-from cflower.runs.findings import Row, finding, rows_of, ways_of, weighted
+from cflower.runs.findings import finding
 from cflower.runs.records import ClusterLine, PooledLine, Summary, sharing
 from cflower.runs.together import by_class, is_shown, sentences
+from cflower.runs.ways import KINDS, Way, Ways
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -27,11 +28,6 @@ MANY = 25
 TRIALS: dict[str | None, str] = {
     Status.CONFIRMED: ", confirmed",
     None: "",
-}
-HEADINGS = {
-    **{"fl": "common\nmodel", "leaf": "cluster\nmodel", "own": "this\nrun"},
-    **{"federated": "FL, all\nrounds", "isolated": "alone"},
-    **{"tuned": "FL, then\nalone", "clustered": "clusters\nonly"},
 }
 
 
@@ -91,7 +87,7 @@ def pooled_tables(summary: Summary) -> list[Text | Table]:
 
 def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
-    branches, rows, metric = {"": Tree("", hide_root=True)}, rows_of(summary), summary.leading
+    branches, ways = {"": Tree("", hide_root=True)}, Ways(summary)
     splits = {split.cluster: split for split in summary.lasting}
     for name in in_order(clusters):
         cluster = clusters[name]
@@ -101,78 +97,104 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         elif not cluster.children:
             if others := sharing(clusters, name):
                 text += f", its output layer its own, the other layers shared with {listed(others)}"
-            together = summary.pooled.get(name)
-            text += members_in_words(only(rows, cluster.members), metric, together)
+            text += members_in_words(cluster.members, ways, summary.pooled.get(name))
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
     return branches[""]
 
 
-def members_in_words(
-    members: Mapping[str, Row], metric: Metric, together: PooledLine | None
-) -> str:
+def members_in_words(members: Sequence[str], ways: Ways, together: PooledLine | None) -> str:
     """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
 
     F1 and AUC are of the members' examples ``together``, if these are counted.
     """
     if not members:
         return ", closed because its last client moved away"
-    rows = members.values()
+    metric = ways.metric
     if figure := getattr(together, metric.name, None) if metric.name in POOLED else None:
         return f", {metric.name} {metric.in_words(figure.value)}: {listed(members, MOST_NAMES)}"
-    known = sum(row.values["leaf"] is not None for row in rows)
-    words = f", mean {metric.name} {metric.in_words(weighted('leaf', rows))}" if known else ""
+    known = len(only(ways["leaf"].values, members))
+    words = f", mean {metric.name} {metric.in_words(ways.mean('leaf', members))}" if known else ""
     if 0 < known < len(members):
         words += f" of {known} of them"
-    if any(row.client.served.model != "leaf" for row in rows):
-        words += f" ({metric.in_words(weighted('own', rows))} with the models that serve them)"
+    if any(one.served.model != "leaf" for one in only(ways.clients, members).values()):
+        words += f" ({metric.in_words(ways.mean('own', members))} with the models that serve them)"
     return f"{words}: {listed(members, MOST_NAMES)}"
 
 
 def model_tables(summary: Summary, *, every: bool = False) -> Group:
     """Every client under each model; of many clients a row for each cluster."""
-    rows = rows_of(summary)
-    if every or len(rows) <= MANY:
-        return Group(client_table(rows, summary))
-    hint = Text(f"`cflower show --all` shows each of the {len(rows)} clients.")
-    return Group(cluster_table(rows, summary), hint)
+    ways = Ways(summary)
+    if every or len(ways.clients) <= MANY:
+        return Group(client_table(ways))
+    hint = Text(f"`cflower show --all` shows each of the {len(ways.clients)} clients.")
+    return Group(cluster_table(ways), hint)
 
 
-def client_table(clients: Mapping[str, Row], summary: Summary) -> Table:
+def client_table(ways: Ways) -> Table:
     """One row for each client; * marks the best of its models."""
-    rows, metric, ways = [], summary.leading, ways_of(summary)
-    for name, (client, group, values) in clients.items():
+    summary, rows = ways.summary, []
+    for name, client in ways.clients.items():
         level = client.best_cluster if summary.selection == "best" else None
         rows.append(
             {
                 "client": name,
                 "held\nout": shown(client.held_out, "g"),
                 "cluster": client.cluster or "-",
-                **scores(ways, [values[way] for way in ways], metric),
+                **scores(ways, [ways[key].values.get(name) for key in ways.shown]),
                 "model\nof": shown(level),
                 "own\nshare": shown(client.share, ".0%"),
-                "true\ngroup": shown(group),
+                "true\ngroup": shown((summary.groups or {}).get(name)),
             }
         )
-    return table_of(f"client × model ({metric.name}, * = best)", rows)
+    return table_of(f"client × model ({ways.metric.name}, * = best)", rows)
 
 
-def cluster_table(clients: Mapping[str, Row], summary: Summary) -> Table:
+def cluster_table(ways: Ways) -> Table:
     """One row for each cluster: means over its clients, and its worst client."""
-    rows, metric, ways = [], summary.leading, ways_of(summary)
-    for cluster in in_order(summary.clusters):
-        members = list(only(clients, summary.clusters[cluster]).values())
-        values = [row.values["own"] for row in members]
-        worst = metric.worst(value for value in values if value is not None)
-        held_out = sum(row.client.held_out or 0 for row in members)
+    rows, metric = [], ways.metric
+    for cluster, members in only(ways.summary.clusters, in_order(ways.summary.clusters)).items():
+        worst = metric.worst(only(ways["own"].values, members).values())
+        held_out = sum(one.held_out or 0 for one in only(ways.clients, members).values())
         row = {"cluster": cluster, "clients": str(len(members)), "held\nout": f"{held_out:g}"}
-        row |= scores(ways, [weighted(way, members) for way in ways], metric)
+        row |= scores(ways, [ways.mean(key, members) for key in ways.shown])
         rows.append(row | {"worst\nclient": metric.in_words(worst)})
     return table_of(f"cluster × model (mean {metric.name}, * = best)", rows)
 
 
-def scores(ways: list[str], values: list[float | None], metric: Metric) -> dict[str, str]:
-    """The values under each model in words, by heading."""
-    return {HEADINGS[way]: words for way, words in zip(ways, starred(values, metric), strict=True)}
+def method_rows(ways: Ways) -> list[dict[str, str]]:
+    """The table of the methods, as texts by heading."""
+    metric, methods = ways.metric, ways.methods
+    means = starred([method.mean for method in methods], metric)
+    rows = []
+    for method, best in zip(methods, means, strict=True):
+        row = {"method": method.words, f"mean\n{metric.name}": best}
+        row["worst\nclient"] = metric.in_words(metric.worst(method.values.values()))
+        row["worse than\nalone"] = shown(worse_than_alone(method, methods, metric))
+        row["trainings\na client"] = shown(method.trainings, ".3g")
+        size = None if method.num_bytes is None else method.num_bytes / 1e6
+        rows.append(row | {"MB\nsent": shown(size, ".3g")})
+    return rows
+
+
+def worse_than_alone(method: Way, methods: list[Way], metric: Metric) -> str | None:
+    """How many clients are better off alone; None for these, and if that was not measured."""
+    alone = next((one.values for one in methods if one.key == "isolated"), {})
+    if method.key == "isolated" or not alone:
+        return None
+    common = [name for name in method.values if name in alone]
+    worse = [n for n in common if metric.best((method.values[n], alone[n])) != method.values[n]]
+    return f"{len(worse)} of {len(common)}"
+
+
+def method_table(ways: Ways) -> Table:
+    title = f"{ways.metric.in_full} of the clients by method (* = best)"
+    return table_of(title, method_rows(ways))
+
+
+def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:
+    """The values under each of the shown ways in words, by heading."""
+    words = starred(values, ways.metric)
+    return {KINDS[key].heading: text for key, text in zip(ways.shown, words, strict=True)}
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:

@@ -1,12 +1,11 @@
 """The figures of all clients' held-out examples together, in words and as a table."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from cflower.metric import Metric
 from cflower.ordering import line
 from cflower.pooled import POOLED
-from cflower.runs.findings import Row, weighted
 from cflower.runs.records import PooledLine, ShareLine, Summary
+from cflower.runs.ways import Ways
 
 INTERVALS = "95% intervals, as if the examples were drawn at random"
 NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
@@ -87,21 +86,20 @@ def cell(text: str) -> str:
 
 
 def figures_of(
-    rows: Mapping[str, Row], columns: Mapping[str, str], metric: Metric, over: str
+    ways: Ways, columns: Mapping[str, str], clients: Sequence[str], over: str
 ) -> list[str]:
     """The means over these clients, and a table with a line for each; ``columns`` by way."""
-    means = [f"{name} {metric.in_words(weighted(k, rows.values()))}" for k, name in columns.items()]
+    metric, rows = ways.metric, list[list[str]]()
+    means = [f"{name} {metric.in_words(ways.mean(k, clients))}" for k, name in columns.items()]
+    for client in clients:
+        held_out = ways.clients[client].held_out
+        row = [cell(client), "-" if held_out is None else f"{held_out:g}"]
+        rows.append(row + [metric.in_words(ways[key].values.get(client)) for key in columns])
     return [
         f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
         "held-out examples:",
         "",
         f"| client | held-out examples | {' | '.join(columns.values())} |",
         "| --- | --- |" + " --- |" * len(columns),
-        *(table_line(name, row, columns, metric) for name, row in rows.items()),
+        *(f"| {' | '.join(row)} |" for row in rows),
     ]
-
-
-def table_line(name: str, row: Row, ways: Iterable[str], metric: Metric) -> str:
-    """One client's row of the table."""
-    cells = [cell(name), "-" if row.client.held_out is None else f"{row.client.held_out:g}"]
-    return f"| {' | '.join([*cells, *(metric.in_words(row.values[way]) for way in ways)])} |"

@@ -18,10 +18,10 @@ FAR_LESS, LASTING = 0.03, 10
 """Less than this fraction, or so many rounds in a row, is worth a warning. An honest group of its
 own counts for 0.04 of its claim or more, and is split off within seven rounds (measured)."""
 LOWERED = (
-    "The updates or numbers of examples of {clients} are larger than usual in their cluster, where "
-    "no client counts for more than %g usual ones: they keep {cause} of their weight in the mean. "
-    "That is usual for a group until it gets a model of its own. If it lasts and these clients are "
-    "honest, raise max-influence."
+    "Only {cause} of the weight of {clients} counts in the mean update: the update or the number "
+    "of examples is more than %g times as large as usual in the cluster. Once or twice is normal, "
+    "also for a group that has no model of its own yet. If it lasts and these clients are honest, "
+    "raise max-influence."
 )
 HEAVY = (
     "In the means of the clients' metrics, %s count for at most %g usual clients: their numbers of "

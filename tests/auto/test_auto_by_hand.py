@@ -71,9 +71,21 @@ def test_the_parts_must_have_been_the_same_for_a_quarter_of_all_rounds():
 @pytest.mark.parametrize(
     ("figure", "refused", "accepted", "outcome", "reason"),
     [
-        ("margin_errors", 3.0, 3.0001, Outcome.NOT_APART, "3.0 standard errors, 3.0 needed"),
-        ("stable_rounds", 1.0, 3.0, Outcome.UNSTEADY, "same groups for 1 round, 3 needed"),
-        ("stable_rounds_needed", 4.25, 4.0, Outcome.UNSTEADY, "for 4 rounds, 5 needed"),
+        (
+            "margin_errors",
+            3.0,
+            3.0001,
+            Outcome.NOT_APART,
+            "3.0 standard errors apart, and a split needs 3.0",
+        ),
+        (
+            "stable_rounds",
+            1.0,
+            3.0,
+            Outcome.UNSTEADY,
+            "groups were seen in 1 round, and a split needs 3",
+        ),
+        ("stable_rounds_needed", 4.25, 4.0, Outcome.UNSTEADY, "in 4 rounds, and a split needs 5"),
     ],
 )
 def test_each_threshold_is_where_it_is_documented(figure, refused, accepted, outcome, reason):

@@ -170,9 +170,9 @@ def test_what_is_needed_grows_with_fewer_members_and_with_those_left_out() -> No
 @pytest.mark.parametrize(
     ("separated", "agreed", "outcome", "reason"),
     [
-        (3.04, 0.49, Outcome.SPLIT, "2 groups: separation 3.0, by chance up to 3.0"),
+        (3.04, 0.49, Outcome.SPLIT, "2 groups: separation 3.0, chance gives 3.0 at most"),
         (3.04, 0.5, Outcome.MOVING, "2 groups still move the same way: cosine 0.50"),
-        (3.0, -1.0, Outcome.NOT_APART, "2 groups: separation 3.0, by chance up to 3.0"),
+        (3.0, -1.0, Outcome.NOT_APART, "2 groups: separation 3.0, chance gives 3.0 at most"),
     ],
 )
 def test_groups_are_separated_and_do_not_move_the_same_way(

@@ -20,7 +20,7 @@ from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.roll_call import RollCall
 from cflower.metric import Metric
-from cflower.runs.baselines import OWN_METHODS
+from cflower.runs.ways import OWN_METHODS
 from cflower.server_app import strategy_of
 from cflower.strategy.observers import RunStart
 from cflower.strategy.reports import ClientResult, FinalReport, RoundReport

@@ -1,31 +1,26 @@
 """A run against a baseline: counts, interval, verdict, and where they are shown."""
 
 import json
+import re
 
 import pytest
 
 from cflower.errors import RunFolderError
 from cflower.metric import Metric
-from cflower.runs.baselines import against
-from cflower.runs.findings import finding, personal_steps, ways_to_serve
+from cflower.runs.findings import finding, personal_steps, way_lines
 from cflower.runs.record import RunRecord
-from cflower.runs.records import ClientLine
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, run_view
+from cflower.runs.ways import Ways, against
 from tests.runs.folders import edited, made_up_run
 
 ACCURACY, PERPLEXITY = Metric(), Metric("perplexity", False)
 
 
-def client(value, held_out, name="accuracy"):
-    return ClientLine(cluster="0", held_out=held_out, **{name: value})
-
-
 def compared(ours, theirs, metric=ACCURACY, held_out=36):
     values = {f"c-{i}": value for i, value in enumerate(ours)}
-    clients = {name: client(v, held_out, metric.name) for name, v in values.items()}
     other = dict(zip(values, theirs, strict=True))
-    pair = against(clients, other, metric)
+    pair = against(values, other, dict.fromkeys(values, held_out), metric)
     assert pair is not None
     return pair
 
@@ -69,12 +64,11 @@ def test_too_few_examples_are_not_tested():
 
 
 def test_only_clients_with_both_values_and_held_out_examples_count():
-    ours = {"a": (1.0, 9), "b": (0.5, 10), "d": (1.0, None)}
-    clients = {name: client(*figures) for name, figures in ours.items()}
-    pair = against(clients, {"b": 0.25, "c": 0.0, "d": 0.0}, ACCURACY)
+    ours, sizes = {"a": 1.0, "b": 0.5, "d": 1.0}, {"a": 9, "b": 10, "d": None}
+    pair = against(ours, {"b": 0.25, "c": 0.0, "d": 0.0}, sizes, ACCURACY)
     assert pair is not None
     assert (pair.difference, pair.held_out) == (0.25, 10)
-    assert against(clients, {"c": 1.0}, ACCURACY) is None
+    assert against(ours, {"c": 1.0}, sizes, ACCURACY) is None
 
 
 def test_it_is_in_sentence_lines_and_report(tmp_path):
@@ -82,11 +76,11 @@ def test_it_is_in_sentence_lines_and_report(tmp_path):
     record = RunRecord.read(run)
     lines = finding(record.summary).splitlines()
     assert lines[-2].startswith(
-        "- conventional FL for all rounds: 70.0% (worst tenth 70.0%, spread 0.0 points). This run "
-        "against it: +2"
+        "- conventional FL: 70.0% (worst 10% of clients 70.0%, standard deviation 0.0 points). "
+        "This run against it: +2"
     )
     assert lines[-2].endswith(": worth it")
-    assert lines[-1].startswith("- each client alone for all rounds: 89.0% (worst tenth 89.0%")
+    assert lines[-1].startswith("- each client alone: 89.0% (worst 10% of clients 89.0%")
     *_, federated, isolated = page_content(record)["run"]["ways"]
     assert federated["mean"] == 0.7
     assert federated["against"] in f"{lines[-2]}."
@@ -99,8 +93,11 @@ def test_it_is_in_sentence_lines_and_report(tmp_path):
 @pytest.mark.parametrize(("baselines", "words"), [(None, "not measured"), ({}, "measured next")])
 def test_before_there_is_a_baseline(tmp_path, baselines, words):
     summary = RunRecord.read(made_up_run(tmp_path / "run", baselines=baselines)).summary
-    assert f"conventional FL for all rounds: {words}" in finding(summary).splitlines()[3:][1]
-    assert not any(way.compared for way in ways_to_serve(summary))
+    assert (
+        f"conventional FL: {words}"
+        in finding(summary).splitlines()[-1 if baselines is None else -2]
+    )
+    assert not any(way["against"] for way in way_lines(Ways(summary)))
 
 
 def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
@@ -108,22 +105,22 @@ def test_a_baseline_that_nobody_asked_for_is_not_to_come(tmp_path):
     with edited(run / "summary.json") as summary:
         del summary["baselines"]["federated"]
     record = RunRecord.read(run)
-    assert (
-        "conventional FL for all rounds: not measured; `cflower try` compares methods\n"
-        in finding(record.summary)
+    assert "conventional FL: not measured; `cflower try` compares methods\n" in finding(
+        record.summary
     )
-    assert "measured next" not in [way.remark for way in ways_to_serve(record.summary)]
+    assert "measured next" not in [way["remark"] for way in way_lines(record.ways)]
 
 
 def test_another_metric_leads_if_the_clients_sent_it(tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.7})
     record = RunRecord.read(run, "loss")
     assert record.metric == Metric("loss", higher_is_better=False)
-    assert record.scores == {n: line.figures["loss"] for n, line in record.summary.clients.items()}
+    clients = record.summary.clients.items()
+    assert record.ways["own"].values == {name: line.figures["loss"] for name, line in clients}
     words = finding(record.summary)
     assert "Mean loss (lower is better) on held-out examples:\n- this run: 0." in words
-    assert "(worst tenth 0." in words
-    assert "conventional FL for all rounds: not kept by this metric" in words
+    assert "(worst 10% of clients 0." in words
+    assert "conventional FL: not kept by this metric" in words
     with pytest.raises(RunFolderError, match="the clients sent accuracy, loss: give one"):
         RunRecord.read(run, "rmse")
 
@@ -145,12 +142,10 @@ def test_an_accuracy_in_per_cent_is_shown_as_it_is(tmp_path):
         for client in summary["clients"].values():
             client["accuracy"] *= 100
         summary["metrics"] = {key: 100 * value for key, value in summary["metrics"].items()}
-        even = summary["fairness"]["own"]
-        even |= {key: 100 * value for key, value in even.items()}
     record = RunRecord.read(run)
     words = " ".join(as_text(run_view(record.summary, record.clusters)).split())
-    assert "this run: 90." in words and "conventional FL for all rounds: 70 (" in words
-    assert "%" not in words.replace("95% interval", "") and "points" not in words
+    assert "this run: 90." in words and "conventional FL: 70 (" in words
+    assert "%" not in re.sub("95% interval|worst 10% of", "", words) and "points" not in words
     assert not page_content(record)["run"]["metric"]["percent"]
 
 
@@ -162,15 +157,15 @@ def test_a_mean_over_some_clients_says_over_how_many(tmp_path):
         del summary["baselines"]["federated"]["clients"]["client-2"]
     record = RunRecord.read(run)
     words = finding(record.summary)
-    assert "% (of 7 of 8 clients, worst tenth" in words
-    assert "conventional FL for all rounds: 70.0% (of 6 of 8 clients, worst" in words
+    assert "% (of 7 of 8 clients, worst 10% of clients" in words
+    assert "conventional FL: 70.0% (of 6 of 8 clients, worst" in words
 
 
 @pytest.mark.parametrize(
     ("shares", "words"),
     [
-        ((0.5, 0.75), "50% to 75% of each from a model that the client trained alone, the rest"),
-        ((1.0, 1.0), "100% of each from a model that the client trained alone.\n"),
+        ((0.5, 0.75), "50% to 75% of each is what the client trained further, the rest its"),
+        ((1.0, 1.0), "100% of each is what the client trained further.\n"),
     ],
 )
 def test_the_share_of_personal_models_is_said(tmp_path, shares, words):
@@ -179,7 +174,7 @@ def test_the_share_of_personal_models_is_said(tmp_path, shares, words):
         summary["personal"]["0.0"] = step | {"accepted": True, "kappa": 9.0, "clients": 2}
         for client, share in zip(("client-0", "client-1"), shares, strict=True):
             summary["clients"][client]["served_by"] |= {"model": "personal", "share": share}
-    assert f"2 clients of 1 cluster have personal models, {words}" in finding(
+    assert f"2 clients of 1 cluster have models of their own: {words}" in finding(
         RunRecord.read(run).summary
     )
 

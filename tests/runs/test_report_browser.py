@@ -74,12 +74,14 @@ def test_the_theme_is_switched(visit):
 
 def test_a_matrix_is_chosen_and_read(visit):
     assert visit.texts("#matrix option") == ["cluster 0, round 6: split"]
-    assert "Round 6, cluster 0: split" in visit.text("#matrix-text")
+    assert visit.texts("#similarity thead th") == ["mean cosine", "group 1", "group 2"]
+    visit.page.click("#similarity summary:text-is('Client by client')")
     matrix = visit.page.locator("#similarity svg")
     matrix.hover(position={"x": 80, "y": 12})
     assert "client-0\nclient-0\ncosine similarity 1.00" in visit.text("#tip")
     matrix.focus()
     visit.page.keyboard.press("End")
+    assert "Round 6, cluster 0: split" in visit.text("#matrix-text")
     assert "client-29: mean similarity 0." in str(matrix.get_attribute("aria-valuetext"))
     visit.page.keyboard.press("Enter")
     assert visit.page.input_value("#pick-client") == "29"
@@ -153,6 +155,7 @@ def test_everything_follows_a_picked_client_and_round(visit):
     visit.page.locator("#scores", has_text="common model, client-7").wait_for()
     assert visit.page.locator("#data .card.chosen h3 button").inner_html() == "client-7"
     assert visit.texts("#client-table tr.chosen th") == ["client-7"]
+    visit.page.click("#similarity summary:text-is('Client by client')")
     assert visit.page.locator("#similarity text.strong").inner_html() == "client-7"
     chart = visit.page.locator(CHART)
     chart.focus()
@@ -193,6 +196,7 @@ def test_a_heading_is_an_address(browser, report):
 
 
 def test_pictures_and_data_are_saved(visit):
+    visit.page.click("#similarity summary:text-is('Client by client')")
     drawing = visit.saved("Save the picture similarity-6-0 as SVG").decode()
     assert drawing.startswith("<svg")
     assert "var(" not in drawing
@@ -213,7 +217,7 @@ def test_the_table_is_sorted_by_its_heads(visit):
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
     gains = visit.texts("#client-table tbody td:nth-child(5)")
-    numbers = [float(gain.replace("−", "-")) for gain in gains]
+    numbers = [float(gain.replace("−", "-").rstrip(" ▲▼")) for gain in gains]
     assert numbers == sorted(numbers)
     assert numbers[0] < 0 < numbers[-1]
     head.locator("button").click()
@@ -221,7 +225,7 @@ def test_the_table_is_sorted_by_its_heads(visit):
 
 
 def test_the_common_model_is_compared_with_the_own_one(visit):
-    even = "Worst tenth 90.1%, spread 0.9 points"
+    even = "Worst 10% of clients 90.1%, standard deviation 0.9 points"
     assert visit.texts("#compared dd") == ["91.5%", even, "74.0%", NOT_MEASURED.replace("`", "")]
     assert visit.texts("#compared code") == ["cflower try"]
     dotted = visit.page.locator(f"{CHART} line[stroke-dasharray='2 4']")
@@ -231,19 +235,21 @@ def test_the_common_model_is_compared_with_the_own_one(visit):
 def test_measured_baselines_are_next_to_the_own_model(opened):
     visit = opened(clients=30, baselines={"federated": 0.914, "isolated": 0.5})
     assert visit.texts("#compared dt")[2:] == [
-        "conventional FL for all rounds",
-        "each client alone for all rounds",
+        "conventional FL",
+        "each client alone",
     ]
     against = visit.texts("#compared .against")
     assert against[0].startswith("This run against it: +0.1 points (95% interval −")
     assert against[0].endswith("), 15 clients better, 14 worse: may be chance.")
     assert against[1].endswith(": worth it.")
     heads = visit.texts("#client-table thead th")
-    assert heads[2:6] == ["this run", "conventional FL", "difference (points)", "alone"]
+    assert heads[2:5] == ["this run", "conventional FL", "difference (points)"]
+    assert heads[5] == "each client alone"
     assert "conventional FL: 91.4%" in visit.text("#scores")
     rows = list(csv.DictReader(visit.saved("Clients (CSV)").decode().splitlines()))
     assert {
-        tuple(row[f"{way}: accuracy"] for way in ("conventional FL", "alone")) for row in rows
+        tuple(row[f"{way}: accuracy"] for way in ("conventional FL", "each client alone"))
+        for row in rows
     } == {("0.914", "0.5")}
 
 
@@ -344,6 +350,9 @@ def test_few_and_many_clients(opened, clients):
     visit = opened(clients=clients, rounds=60, refused=10)
     assert visit.page.locator("#client-table tbody tr").count() == clients
     assert visit.page.locator("#scores .panel").count() == (2 if clients > 40 else 0)
+    if clients > 12:
+        visit.page.click("#similarity summary:text-is('Client by client')")
+        visit.page.wait_for_selector("#similarity svg")
     labels = visit.page.locator("#similarity svg text").all_text_contents()
     assert len(labels) == (clients if clients <= 100 else 0)
 
@@ -369,11 +378,11 @@ def test_the_methods_of_a_try_are_a_table_with_advice(browser, tmp_path, width):
     run = with_personal_step(made_up_run(tmp_path / "run", baselines=values))
     report = write_report(run).as_uri()
     with Visit(browser, report, width=width) as visit:
-        assert visit.text("#methods p").startswith("Use clusters, then personal (with ClusteredFL)")
+        assert visit.text("#remarks").startswith("Use clusters, then personal (with ClusteredFL)")
         assert visit.texts("#methods tbody th") == [
             *("each client alone", "conventional FL", "conventional FL, then alone"),
-            *("clusters", "clusters, then personal"),
+            *("clusters only", "clusters, then personal"),
         ]
         label = visit.page.locator("#evenly svg").first.get_attribute("aria-label")
-        assert "this run: worst 90.0%" in label and "each alone: worst 20.0%" in label
+        assert "this run: worst 90.0%" in label and "each client alone: worst 20.0%" in label
         assert complaints(visit.page) == []

@@ -11,14 +11,16 @@ from tests.runs.folders import MOVES, edited, made_up_run, with_trial
 pytestmark = IN_CHROMIUM
 
 
-def test_a_move_is_drawn_in_the_tree_and_listed_below_it(opened):
+def test_a_move_is_drawn_in_the_tree_and_stands_in_the_line_of_time_and_in_why(opened):
     visit = opened(moves=MOVES)
     arrows = visit.page.locator("#tree .move")
     assert arrows.evaluate_all("all => all.map(a => a.dataset.round)") == ["9", "14"]
     assert visit.page.locator("#tree .move text").all_text_contents() == ["client-1", "2 clients"]
-    text = " ".join(visit.texts("#moves li")[0].split())
-    assert text == "Round 9: client-1 from 0.0 to 0.1. Why: its update was 31 times as long."
-    assert "3 moves to another cluster" in visit.texts("#facts span")
+    steps = [" ".join(text.split()) for text in visit.texts("#timeline li")]
+    moves = ["Round 9 1 move to 0.1", "Round 14 2 moves to 0.1"]
+    assert steps == ["Round 6 cluster 0 split into 2", *moves]
+    why = "Round 9: client-1 moved from 0.0 to 0.1: its update was 31 times as long."
+    assert visit.texts("#why .change > summary")[1] == why
     arrows.first.click()
     assert visit.page.input_value("#pick-client") == "1"
     assert visit.page.input_value("#pick-round") == "9"
@@ -28,9 +30,10 @@ def test_a_move_is_drawn_in_the_tree_and_listed_below_it(opened):
     for _ in range(8):
         visit.page.keyboard.press("ArrowRight")
     assert "client-1 moved to 0.1" in visit.text("#tip")
-    visit.page.click("#moves button:text-is('client-3')")
+    visit.page.click("#why summary:has-text('Round 14: client-2, client-3')")
+    visit.page.click("#why button:text-is('client-3')")
     assert visit.page.input_value("#pick-client") == "3"
-    assert visit.texts("#moves li.chosen button")[1] == "client-3"
+    assert visit.texts("#why li.chosen") == ["client-3: most like those of 0.1."]
 
 
 def test_a_band_is_as_high_as_its_members_are_many(opened):
@@ -87,7 +90,7 @@ def test_baselines_have_their_lines_by_round(opened):
         visit.page.keyboard.press("ArrowRight")
     text = visit.text("#tip")
     assert "conventional FL: 75.0%" in text
-    assert "each alone: 70.0%" in text
+    assert "each client alone: 70.0%" in text
     assert "conventional FL: 80.0%" in visit.text("#scores")
     visit.page.select_option("#pick-client", index=2)
     assert chart.locator(".baseline").count() == 0

@@ -5,7 +5,6 @@ from flwr.app import Message, MetricRecord
 
 from cflower import Recorder
 from cflower.runs.explain import explanation
-from cflower.runs.findings import common_in_words
 from cflower.runs.record import RunRecord
 from cflower.runs.report.content import page_content
 from cflower.runs.tables import as_text, cluster_tree
@@ -60,7 +59,7 @@ def test_a_split_is_shown_with_what_its_clients_judged(rounds, tmp_path):
     assert (trial["round"], trial["began"], trial["status"]) == (3, 3, "confirmed")
     assert trial["tested"] and trial["sure"]
     assert trial["reason"] == run.summary.splits[0].verdict
-    assert common_in_words(run.summary) == "common model (mean of the clusters' models)"
+    assert run.ways.in_words("fl") == "average of the clusters' models (not conventional FL)"
     assert "split in round 3, confirmed" in as_text(cluster_tree(run.summary, run.clusters))
     assert f"round 3, split confirmed: {trial['reason']}" in str(explanation(run))
 

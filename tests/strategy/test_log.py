@@ -59,5 +59,5 @@ def test_equal_honest_clients_are_accused_of_nothing(caplog):
     caplog.set_level(logging.INFO, "flwr")
     arrays = ArrayRecord({"w": Array(np.zeros(20, np.float32))})
     simulate(honest, 12, strategy=ClusteredFL(personal=False), arrays=arrays, num_rounds=30)
-    assert [m for m in caplog.messages if "larger than usual" in m] == []
+    assert [m for m in caplog.messages if "as large as usual" in m] == []
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []

@@ -59,7 +59,7 @@ def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, ada
     if not adapts:
         assert counts["trainings"] == counted(clients, "train")
         assert counts["evaluations"] == counted(clients, "evaluate")
-    assert "8 clients of 1 cluster have personal models" in finding(Summary(**summary))
+    assert "8 clients of 1 cluster have models of their own" in finding(Summary(**summary))
     assert summary["fairness"]["own"]["worst_tenth"] < summary["fairness"]["leaf"]["worst_tenth"]
     file = export(recorder.path, client="partition-3", output=tmp_path / "own.safetensors")
     served = strategy.model_of("partition-3")["b"].numpy()

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 from cflower import Observer, Recorder
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import Status
-from cflower.runs.findings import remarks
+from cflower.runs.findings import details
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Summary
 from cflower.runs.report.content import page_content
@@ -103,13 +103,13 @@ def test_an_app_that_does_not_look_at_the_part_is_said_to_decide_by_what_it_repo
         if seen.kind == "evaluate"
     ]
     assert parts == ["decide"] * 12 + ["report"] * 12  # a question, then the final evaluation
-    *_, sentence = remarks(Summary(**recorder.summary))
-    assert "The reported examples also decided" in sentence
+    *_, sentence = details(Summary(**recorder.summary))
+    assert "the same examples decided about the clusters" in sentence
     assert sentence in (recorder.path / "report.html").read_text()
     for nothing_to_decide in ({"trial_rounds": 0}, {"num_rounds": 2}):
         recorder = Recorder(tmp_path)
         asking(clients, observers=[recorder], **nothing_to_decide)
-        assert "reported examples" not in " ".join(remarks(Summary(**recorder.summary)))
+        assert "same examples" not in " ".join(details(Summary(**recorder.summary)))
 
 
 def test_an_app_without_evaluation_is_asked_nothing(caplog):

@@ -11,5 +11,6 @@ def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplo
     for _ in range(LASTING):
         weight_log.lowered({"b": 0.4}, clients, 3.0)
     weight_log.lowered({"c": 0.01}, clients, 3.0)
-    named = [r.getMessage().partition(" are larger")[0] for r in caplog.records]
-    assert named == [f"The updates or numbers of examples of client {name}" for name in "ac"]
+    named = [r.getMessage().partition(" counts")[0] for r in caplog.records]
+    weights = [("0.4", "a"), ("0.01", "c")]
+    assert named == [f"Only {share} of the weight of client {name}" for share, name in weights]

@@ -10,25 +10,24 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT
 from cflower.errors import CFlowerError, first_line
 from cflower.messages.client_names import PREPARATION
-from cflower.ordering import only
+from cflower.ordering import counted, only
 from cflower.pooled import POOLED
-from cflower.runs.baselines import LEVEL
+from cflower.runs.answer import advice, answer
+from cflower.runs.events import events
 from cflower.runs.findings import (
-    Row,
     central_metric,
-    headline,
+    details,
     personal_steps,
-    remarks,
-    rows_of,
-    ways_of,
-    ways_to_serve,
+    way_lines,
+    why,
 )
-from cflower.runs.methods import advice, method_rows
 from cflower.runs.record import RunRecord
 from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, sharing
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
+from cflower.runs.tables import method_rows
 from cflower.runs.together import by_class, is_shown, sentences
+from cflower.runs.ways import KINDS, LEVEL
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
 """The folders of a path, which may name the user of the machine."""
@@ -85,22 +84,23 @@ def entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[dict[str, A
 
 def about(run: RunRecord) -> dict[str, Any]:
     """The run as a whole, and each way to serve the clients in words."""
-    summary, clustered = run.summary, run.settings["method"] == "clustered"
+    summary = run.summary
     splits = [split.round for split in summary.lasting]
     return {
         "id": run.name,
         "labels": [run.begun.app, run.begun.name],
-        "sentence": headline(summary) if clustered else headline(summary, "model", "for"),
-        "remarks": " ".join(remarks(summary)),
+        "sentence": answer(run.ways),
+        "remarks": " ".join(filter(None, [*why(summary), advice(run.ways)])),
+        "words": {**{key: kind.words for key, kind in KINDS.items()}, "own": "this run"},
+        "details": [f"{counted(run.rounds, 'round')}.", *details(summary)],
         "kind": run.settings["method"],
         "finished": run.finished,
         "rounds": run.rounds,
         "planned": max(run.begun.num_rounds, run.rounds),
         "methods": [
             {head.replace("\n", " "): cell for head, cell in row.items()}
-            for row in method_rows(summary)
+            for row in method_rows(run.ways)
         ],
-        "advice": advice(summary),
         "together": together(summary),
         "pooled": summary.metric.name in POOLED and bool(summary.pooled),
         "metric": {
@@ -108,10 +108,7 @@ def about(run: RunRecord) -> dict[str, Any]:
             "title": run.metric.in_full,
             "percent": run.metric.share,
         },
-        "ways": [
-            only(way._asdict(), ("key", "words", "mean", "remark")) | {"against": way.against}
-            for way in ways_to_serve(summary)
-        ],
+        "ways": way_lines(run.ways),
         "firstSplit": min(splits, default=None),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
@@ -143,31 +140,32 @@ def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
 
 def clients(run: RunRecord) -> list[dict[str, Any]]:
     """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
-    summary, known, shown = run.summary, rows_of(run.summary), []
-    ways = ways_of(summary)
+    ways, summary, shown = run.ways, run.summary, []
     for name in run.client_names:
-        row = known.get(name, Row(ClientLine(cluster=""), None, {}))
-        entry: dict[str, Any] = {
-            "name": name,
-            "examples": row.client.held_out,
-            "share": row.client.share,
-        }
-        entry |= {"cluster": row.client.cluster or None, "group": row.group}
-        entry |= {way: row.values.get(way) for way in ways}
+        client = ways.clients.get(name, ClientLine(cluster=""))
+        entry: dict[str, Any] = {"name": name, "examples": client.held_out, "share": client.share}
+        entry |= {"cluster": client.cluster or None, "group": (summary.groups or {}).get(name)}
+        entry |= {key: ways[key].values.get(name) for key in ways.shown}
         if summary.selection == "best":
-            entry["level"] = row.client.best_cluster
+            entry["level"] = client.best_cluster
         shown.append(entry)
     return shown
 
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
-    shown = []
-    for name, cluster in run.clusters.items():
-        members = list(only(run.position, cluster.members).values())
-        entry = {"name": name, "members": members, "children": cluster.children}
-        entry["sharing"] = [] if cluster.children else sharing(run.clusters, name)
-        shown.append(entry | {"born": run.born(name), "split": cluster.split_round})
-    return shown
+    """The clusters with their members, and the means of these under each model."""
+    return [
+        {
+            "name": name,
+            "members": list(only(run.position, cluster.members).values()),
+            "children": cluster.children,
+            "sharing": [] if cluster.children else sharing(run.clusters, name),
+            "born": run.born(name),
+            "split": cluster.split_round,
+            "means": {key: run.ways.mean(key, cluster.members) for key in run.ways.shown},
+        }
+        for name, cluster in run.clusters.items()
+    ]
 
 
 def lines(run: RunRecord) -> dict[str, Any]:
@@ -181,6 +179,7 @@ def lines(run: RunRecord) -> dict[str, Any]:
         "score": [line.metrics.get(metric) for line in decided],
         "second": [line.metrics.get(SECOND) for line in decided],
         "members": [len(line.members) for line in decided],
+        "unplaced": [line.unplaced for line in decided],
         "sentences": sentences,
     }
 
@@ -249,6 +248,14 @@ def moves(run: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
+def events_of(run: RunRecord) -> list[dict[str, Any]]:
+    """Newcomers, clusters opened for clients that resemble no other, and moves, by round."""
+    return [
+        {**event._asdict(), "clients": [run.position[name] for name in event.clients]}
+        for event in events(run)
+    ]
+
+
 def rounded(value: Any, figures: int = 5) -> Any:
     """A JSON value with so many figures of each number, and None for NaN and infinity.
 
@@ -276,6 +283,7 @@ PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
     "moves": (moves, []),
+    "events": (events_of, []),
     "scores": (lambda run: run.scores_by_round.tolist(), None),
     "common": (common_curves, None),
     "curves": (curves, None),

@@ -9,24 +9,19 @@ function gainOf(client) {
   return known(client.own) && known(client[key]) ? client.own - client[key] : null;
 }
 
-// The mean of a figure, by held-out examples.
-function meanOf(clients, key) {
-  const having = clients.filter((client) => known(client[key]));
-  const weight = (client) => client.examples ?? 1;
-  return having.length ? having.reduce((sum, client) => sum + weight(client) * client[key], 0) / having.reduce((sum, client) => sum + weight(client), 0) : null;
-}
-
 // The columns about a client, as they are called everywhere on the page.
-const WORDS = { name: 'client', cluster: 'cluster', own: 'this run', leaf: 'cluster’s model', share: 'personal share', fl: 'common model',
-  federated: 'conventional FL', isolated: 'alone', tuned: 'FL, then alone', clustered: 'clusters only', level: 'model of', examples: 'held-out examples', group: 'true group' };
-const SCORES = new Set(['own', 'leaf', 'fl', 'federated', 'isolated', 'tuned', 'clustered']);
+const WORDS = { name: 'client', cluster: 'cluster', share: 'personal share', level: 'model of', examples: 'held-out examples', group: 'true group' };
+const wordsOf = (key) => WORDS[key] ?? run.run.words[key];
 
-// The mean of a figure; of how many clients, if not of all.
-function meanText(clients, key) {
+// The mean of a figure over a cluster, by held-out examples; of how many clients, if not of all.
+const meanOf = (name, key) => look.clusters.get(name).means[key] ?? null;
+function meanText(name, clients, key) {
   const having = clients.filter((client) => known(client[key])).length;
-  return score(meanOf(clients, key)) + (having && having < clients.length ? ` of ${having}` : '');
+  return score(meanOf(name, key)) + (having && having < clients.length ? ` of ${having}` : '');
 }
 
+// ▲ is better and ▼ worse, whatever the sign.
+const arrowed = (gain) => (known(gain) && gain !== 0 ? `${signed(gain)} ${better(gain) > 0 ? '▲' : '▼'}` : signed(gain));
 const difference = () => `difference${metric().percent ? ' (points)' : ''}`;
 
 function drawClients() {
@@ -52,7 +47,6 @@ function clusterTable() {
     ...(grouped ? ['true groups'] : [])];
   const rows = look.leaves.map((name) => {
     const mine = run.clients.filter((client) => client.cluster === name);
-    const of = (name) => meanOf(mine, name);
     const gains = mine.map(gainOf).filter(known).map(better);
     const worst = mine.filter((client) => known(client.own)).sort((a, b) => better(a.own - b.own))[0];
     const groups = new Map();
@@ -60,8 +54,8 @@ function clusterTable() {
     return html('tr', { class: state.cluster === name ? 'chosen' : '' },
       html('th', { scope: 'row' }, swatch(colorOf(name)), ' ', button(name, () => toggle('cluster', name),
         { class: 'plain', 'data-key': `cluster:${name}`, 'aria-pressed': String(state.cluster === name) })),
-      html('td', {}, String(mine.length)), html('td', {}, meanText(mine, 'own')),
-      compared ? [html('td', {}, meanText(mine, key)), html('td', {}, signed(known(of(key)) ? of('own') - of(key) : null)),
+      html('td', {}, String(mine.length)), html('td', {}, meanText(name, mine, 'own')),
+      compared ? [html('td', {}, meanText(name, mine, key)), html('td', {}, arrowed(known(meanOf(name, key)) ? meanOf(name, 'own') - meanOf(name, key) : null)),
         html('td', {}, `${gains.filter((gain) => gain > 0).length} / ${gains.filter((gain) => gain < 0).length}`)] : [],
       html('td', {}, worst ? `${score(worst.own)} (${worst.name})` : '–'),
       grouped ? html('td', {}, listed([...groups].map(([group, number]) => `${group}: ${number}`), 4)) : null);
@@ -73,7 +67,7 @@ function clientTable(count) {
   const [compared] = other();
   const keys = ['name', 'cluster', 'own', 'leaf', 'share', ...(compared === 'fl' ? ['fl', 'gain'] : ['federated', 'gain', 'isolated', 'tuned', 'clustered', 'fl']),
     'level', 'examples', 'group'];
-  const columns = keys.map((key) => [key, WORDS[key] ?? difference()]);
+  const columns = keys.map((key) => [key, wordsOf(key) ?? difference()]);
   const clients = run.clients.map((client, i) => ({ ...client, cluster: run.run.kind === 'clustered' ? client.cluster : null, gain: gainOf(client), i }));
   const used = columns.filter(([key]) => clients.some((row) => known(row[key])));
   const largest = Math.max(1e-9, ...clients.map((row) => Math.abs(row.gain ?? 0)));
@@ -115,7 +109,7 @@ function clientRow(row, columns, largest) {
       { class: 'plain', 'data-key': `client:${row.i}`, 'aria-pressed': String(state.client === row.i) })),
     cluster: () => html('td', {}, swatch(colorOf(row.cluster)), ` ${row.cluster ?? '–'}`),
     gain: () => html('td', {}, known(row.gain) ? [html('i', { class: better(row.gain) < 0 ? 'bar lost' : 'bar',
-      style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), signed(row.gain)] : '–'),
+      style: { width: `${(Math.abs(row.gain) / largest) * 60}px` } }), arrowed(row.gain)] : '–'),
     share: () => html('td', {}, known(row.share) ? `${Math.round(100 * row.share)}%` : '–'),
     level: () => html('td', {}, row.level ?? '–'),
     examples: () => html('td', {}, known(row.examples) ? String(row.examples) : '–'),

@@ -25,7 +25,7 @@ const matchesOf = (name) => new Map(run.data.matches[name] ?? []);
 function labelTexts() {
   const all = Object.entries(run.data.matches);
   const pair = ([mine, theirs]) => `${run.data.classes[mine]} → ${run.data.classes[theirs]}`;
-  return all.length ? [html('p', { class: 'labels' }, `Labels with another meaning, judged by the examples: the label → that of cluster ${look.leaves[0]} for the same examples.`),
+  return all.length ? [html('p', { class: 'labels' }, `Labels with another meaning, judged by the examples: what a cluster calls an example → what cluster ${look.leaves[0]} calls it.`),
     html('ul', { class: 'labels' }, all.map(([name, pairs]) => html('li', {}, swatch(colorOf(name)), ` ${name}: ${listed(pairs.map(pair), 10)}`)))] : [];
 }
 

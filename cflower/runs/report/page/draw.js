@@ -122,7 +122,8 @@ function axes({ x, y = null, rounds, values = [], left, right, bottom, name = fi
   for (const round of whole.filter((at) => x(at) <= right - free)) {
     parts.push(svg('text', { x: x(round), y: bottom + 15, 'text-anchor': 'middle' }, String(round)));
   }
-  parts.push(svg('line', { class: 'axis', x1: left, x2: right, y1: bottom, y2: bottom }));
+  parts.push(svg('line', { class: 'axis', x1: left, x2: right, y1: bottom, y2: bottom }),
+    svg('text', { x: left - 10, y: bottom + 15, 'text-anchor': 'end' }, 'round'));
   return svg('g', { 'aria-hidden': 'true' }, parts);
 }
 
@@ -231,7 +232,10 @@ function prepare(content) {
     lines.get(cluster).push(i);
   });
   const order = new Map(leaves.map((name, i) => [name, i]));
-  look = { clusters, leaves, lines, order, home: run.clients.map((client) => client.cluster),
+  // How many clients Algorithm 4 has not placed yet, by round; empty if all have a place at once.
+  const waiting = new Map();
+  run.lines.round.forEach((round, i) => waiting.set(round, (waiting.get(round) ?? 0) + (run.lines.unplaced[i] ?? 0)));
+  look = { waiting: new Map([...waiting].filter(([, number]) => number)), clusters, leaves, lines, order, home: run.clients.map((client) => client.cluster),
     members: new Map(run.clusters.map((cluster) => [cluster.name, new Set(cluster.members)])) };
 }
 function colorOf(name) {

@@ -4,22 +4,31 @@ function drawFacts() {
   byId('run-id').textContent = [...about.labels, about.id].filter((label) => label && label !== 'cflower').join(' · ');
   byId('finding').textContent = about.sentence;
   fill('remarks', marked(about.remarks));
+  fill('details', folded('Details', html('ul', {}, about.details.map((text) => html('li', {}, marked(text))))));
   const means = about.ways.map(({ mean }) => mean).filter(known);
-  const most = Math.max(...means, metric().percent ? 1 : 0);
-  const wide = (mean) => Math.max(0, 100 * mean / (most || 1));
+  const [least, most] = [Math.min(0, ...means), Math.max(0, ...means, metric().percent ? 1 : 0)];
+  const at = (mean) => `${(100 * (mean - least)) / (most - least || 1)}%`;
+  // A bar is as long as a share is large; of other metrics a dot lies where the value does, since the
+  // longest bar of an error would look like the best.
+  const track = (mean) => html('span', { class: 'track' }, metric().percent ? html('i', { class: 'bar', style: { width: at(mean) } }) : html('i', { class: 'dot', style: { left: at(mean) } }));
   fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), html('span', { class: 'track' }, html('i', { class: 'bar', style: { width: `${wide(mean)}%` } }))] : html('span', {}, marked(remark))),
+    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), metric().percent || means.length > 1 ? track(mean) : null] : html('span', {}, marked(remark))),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
-    against ? html('dd', { class: 'against' }, against.replaceAll(/-(?=\d)/g, '−')) : null)));
-  byId('compared-hint').textContent = about.ways.length ? `${about.pooled ? capital(metric().title) : `Mean ${metric().title}`} on held-out examples${about.pooled ? ', of all clients together' : ''}${metric().higher_is_better ? '' : '; the shortest bar is the best'}. The worst tenth is the mean of the tenth of the clients that are served worst; the spread is the standard deviation between clients.` : '';
+    against ? html('dd', { class: 'against' }, verdictIn(against.replaceAll(/-(?=\d)/g, '−'))) : null)));
+  byId('compared-hint').textContent = about.ways.length ? `${about.pooled ? capital(metric().title) : `Mean ${metric().title}`} on held-out examples${about.pooled ? ', of all clients together' : ''}${metric().percent || means.length < 2 ? '' : `; the line goes from ${figure(least)} to ${figure(most)}, ${metric().higher_is_better ? 'right' : 'left'} is better`}. The standard deviation is that between clients.` : '';
   const gains = run.clients.map(gainOf).filter(known);
   const facts = about.finished ? [] : [`${counted(about.rounds, 'round')} of ${about.planned}`];
   if (gains.length && !about.ways.some(({ against }) => against)) {
     const [up, down] = [1, -1].map((sign) => gains.filter((gain) => sign * better(gain) > 0).length);
     facts.push(`${counted(up, 'client')} better than under the common model, ${down} worse`);
   }
-  if (run.moves.length) facts.push(`${counted(run.moves.length, 'move')} to another cluster`);
   fill('facts', facts.map((text) => html('span', {}, text)));
+}
+
+// The verdict of a comparison stands out.
+function verdictIn(text) {
+  const [figures, verdict] = text.split(/: (?=[^:]*$)/);
+  return verdict ? [`${figures}: `, html('strong', {}, verdict)] : text;
 }
 
 // The figures of all clients' held-out examples together, by class.
@@ -33,21 +42,23 @@ function drawTogether() {
 
 // The methods side by side, where `cflower try` or --baselines measured them, and what follows.
 function drawMethods() {
-  const { methods, advice } = run.run;
+  const { methods } = run.run;
   if (methods.length < 2) return fill('methods');
   const heads = Object.keys(methods[0]).filter((head) => methods.some((row) => row[head] !== '-'));
   const rows = methods.map((row) => html('tr', {}, heads.map((head, i) => (i ? html('td', {}, row[head]) : html('th', { scope: 'row' }, row[head])))));
-  return fill('methods', html('h3', {}, 'Which method serves the clients best?'), html('p', {}, advice), table('Methods', heads, rows));
+  return fill('methods', html('h3', {}, 'Which method serves the clients best?'), table('Methods', heads, rows));
 }
 
 // Each client as a mark, for every way to serve them: how far the worst lie behind.
 function drawEvenly() {
   const ways = run.run.ways.filter(({ key }) => run.clients.some((client) => known(client[key])));
   if (!ways.length || run.clients.length < 3) return fill('evenly');
-  const hint = `Each mark is a client, by ${metric().name}; the dot is their middle.`;
+  const hint = `Each mark is a client, by ${metric().name}; the dot is the median${metric().higher_is_better ? '' : '; left is better'}.`;
   return fill('evenly', html('h3', {}, 'How evenly are they served?'), html('p', { class: 'hint' }, hint),
     html('div', { class: 'panel' }, picture('evenly', (width) => evenPicture(ways, width))));
 }
+
+const medianOf = (sorted) => (sorted[Math.floor((sorted.length - 1) / 2)] + sorted[Math.ceil((sorted.length - 1) / 2)]) / 2;
 
 function evenPicture(ways, width) {
   const values = ways.map(({ key }) => run.clients.map((client) => client[key]).filter(known).sort((a, b) => a - b));
@@ -56,13 +67,12 @@ function evenPicture(ways, width) {
   const x = scale(low, high === low ? low + 1 : high, 8, width - 8);
   const words = ways.map(({ key }, i) => {
     const [row, worst] = [values[i], metric().higher_is_better ? 0 : values[i].length - 1];
-    return `${SHORT[key] ?? WORDS[key]}: worst ${score(row[worst])}, middle ${score(row[Math.floor(row.length / 2)])}, best ${score(row[row.length - 1 - worst])}`;
+    return `${run.run.words[key]}: worst ${score(row[worst])}, median ${score(medianOf(row))}, best ${score(row[row.length - 1 - worst])}`;
   });
   const rows = ways.map((_, i) => {
     const y = step * i + 26;
     const marks = values[i].map((value) => svg('line', { class: 'mark', x1: x(value), x2: x(value), y1: y - 7, y2: y + 7 }));
-    const middle = values[i][Math.floor(values[i].length / 2)];
-    return [svg('line', { class: 'grid', x1: 8, x2: width - 8, y1: y, y2: y }), marks, svg('circle', { cx: x(middle), cy: y, r: 4.5, class: 'middle' }),
+    return [svg('line', { class: 'grid', x1: 8, x2: width - 8, y1: y, y2: y }), marks, svg('circle', { cx: x(medianOf(values[i])), cy: y, r: 4.5, class: 'middle' }),
       svg('text', { x: 8, y: y - 12 }, width < 360 ? words[i].replace(/, best.*/, '') : words[i])];
   });
   return svg('svg', { width, height: bottom, role: 'img', 'aria-label': words.join('; ') }, rows.flat(2));

@@ -1,7 +1,6 @@
 // Clients with changed data that moved to the cluster they resemble now
 //
-// In the tree each is an arrow, several that go the same way in the same round are one. Below it each
-// move has its sentence.
+// In the tree each is an arrow, several that go the same way in the same round are one.
 function moveGroups() {
   const found = new Map();
   for (const move of run.moves) {
@@ -34,14 +33,19 @@ function moveArrows(place, x, end) {
   });
 }
 
-function drawMoves() {
-  if (!run.moves.length) return fill('moves');
-  const cluster = (name) => [swatch(colorOf(name)), ` ${name}`];
-  const list = run.moves.map((move) => html('li', { class: state.client === move.client ? 'chosen' : '' },
-    button(`Round ${move.round}`, () => toggle('round', move.round), { class: 'plain', 'data-key': `move-round:${move.round}:${move.client}` }), ': ',
-    button(clientName(move.client), () => toggle('client', move.client), { class: 'plain', 'data-key': `move:${move.round}:${move.client}` }),
-    ' from ', cluster(move.from), ' to ', cluster(move.to), `. Why: ${move.reason}.`));
-  return fill('moves', html('h3', {}, 'Moves to another cluster'),
-    html('p', { class: 'hint' }, 'Clients with changed data.'),
-    html('ul', { class: 'note moves', tabindex: 0, 'aria-label': 'All moves' }, list));
+// All that happened, in one line: splits, what clients judged of them, newcomers, opened clusters, moves.
+const MOST_STEPS = 10;
+
+function drawTimeline() {
+  if (run.run.kind !== 'clustered') return fill('timeline');
+  const short = { joined: ({ clients }) => `${counted(clients.length, 'client')} joined`, opened: ({ cluster, clients }) => `cluster ${cluster} opened for ${clients.length}`,
+    moved: ({ clients, cluster }) => `${counted(clients.length, 'move')} to ${cluster}` };
+  const steps = [
+    ...run.clusters.filter(({ split, children }) => split && children.length).map((cluster) => ({ round: cluster.split, text: `cluster ${cluster.name} split into ${childrenOf(cluster).length}`, tip: splitText(cluster) })),
+    ...run.trials.filter(({ status }) => status === 'refused' || status === 'undone').map((trial) => ({ round: trial.round, text: trial.outcome, tip: decisionText(trial) })),
+    ...run.events.map((event) => ({ round: event.round, text: short[event.kind](event), tip: eventText(event) })),
+  ].sort((a, b) => a.round - b.round);
+  const items = steps.slice(0, MOST_STEPS).map(({ round, text, tip }, i) => html('li', {}, button(`Round ${round}`, () => toggle('round', round), { class: 'plain', title: tip, 'data-key': `step:${i}` }), ` ${text}`));
+  const more = steps.length > MOST_STEPS ? html('li', {}, `${steps.length - MOST_STEPS} more below`) : null;
+  return fill('timeline', steps.length ? html('ol', { class: 'timeline' }, items, more) : null);
 }

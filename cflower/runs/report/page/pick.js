@@ -18,11 +18,11 @@ function drawPicked() {
   drawPicks();
   drawn('scores', drawScores, 'scores', 'common', 'curves');
   drawn('tree', drawTree);
-  drawn('moves', drawMoves, 'moves');
+  drawn('timeline', drawTimeline);
   drawn('clients', drawClients);
   drawn('data', drawData, 'data');
   drawn('similarity', drawSimilarity, 'matrices');
-  drawn('why', drawWhy, 'trials', 'personal');
+  drawn('why', drawWhy, 'trials', 'personal', 'moves', 'events');
 }
 
 function drawPicks() {

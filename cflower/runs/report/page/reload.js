@@ -9,7 +9,10 @@ for (const event of ['pointerdown', 'keydown']) addEventListener(event, () => { 
 function readAgain() {
   const wait = used + WORKING - Date.now();
   if (wait > 0 || document.hidden) setTimeout(readAgain, Math.max(wait, 1_000));
-  else location.reload();
+  else {
+    history.replaceState({ ...history.state, place: scrollY }, '');
+    location.reload();
+  }
 }
 byId('run-id').after(' (goes on: this page reloads itself)');
 setTimeout(readAgain, EVERY);

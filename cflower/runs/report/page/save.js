@@ -44,8 +44,8 @@ const csv = (heads, rows) => [heads, ...rows].map((row) => row.map(cell).join(',
 
 // The heads of the page; a figure has the name of its metric, too.
 function clientsCsv() {
-  const keys = Object.keys(run.clients[0] ?? {}).filter((key) => WORDS[key]);
-  const heads = keys.map((key) => (SCORES.has(key) ? `${WORDS[key]}: ${metric().name}` : WORDS[key]));
+  const keys = Object.keys(run.clients[0] ?? {}).filter(wordsOf);
+  const heads = keys.map((key) => (WORDS[key] ?? `${wordsOf(key)}: ${metric().name}`));
   return csv(heads, run.clients.map((client) => keys.map((key) => client[key])));
 }
 

@@ -52,7 +52,8 @@ function scoreFrame(chart, width, height, top = 14) {
   const steps = Array.from({ length: run.run.rounds + (ended ? 1 : 0) }, (_, i) => i + 1).slice(first - 1);
   const late = chart.column.filter((_, i) => run.lines.round[i] >= first);
   let [low, high] = [Infinity, -Infinity];
-  for (const values of [...tables.map((one) => one.slice(first - 1)), late, chart.common.slice(first - 1)]) {
+  const others = chart.baselines.map(({ curve, value }) => [...curve.slice(first - 1), value]);
+  for (const values of [...tables.map((one) => one.slice(first - 1)), late, chart.common.slice(first - 1), ...others]) {
     for (const v of values) if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
   }
   if (chart.percent) [low, high] = [Math.max(0, Math.floor(low * 10 - 0.2) / 10), 1];
@@ -75,17 +76,16 @@ function clusterMeans(chart, steps) {
   const [first, last] = [steps[0], steps[steps.length - 1]];
   return [...look.lines].map(([name, lines]) => {
     const points = lines.filter((i) => known(chart.column[i]) && run.lines.round[i] >= first).map((i) => [run.lines.round[i], chart.column[i]]);
-    const own = last > run.run.rounds && look.order.has(name) ? meanOf(run.clients.filter((client) => client.cluster === name), 'own') : null;
+    const own = last > run.run.rounds && look.order.has(name) ? meanOf(name, 'own') : null;
     if (own !== null) points.push([last, own]);
     return [name, points];
   });
 }
 
 // The baselines that were measured, and the central evaluation, each with its line.
-const SHORT = { federated: 'conventional FL', isolated: 'each alone', tuned: 'FL, then alone', clustered: 'clusters only', central: 'central evaluation' };
 const DASHES = { federated: '7 4', isolated: '2 4', tuned: '7 3 2 3', clustered: '12 4', central: '8 3 2 3' };
 const wayOf = (key) => run.run.ways.find((way) => way.key === key);
-const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: SHORT[key], curve, value: wayOf(key).mean,
+const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: run.run.words[key] ?? 'central evaluation', curve, value: wayOf(key).mean,
   look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] } }));
 const GREY = { stroke: 'var(--inner)', 'stroke-width': 2.6 };
 const AT_END = { stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 };

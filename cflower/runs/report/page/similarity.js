@@ -17,8 +17,33 @@ function drawSimilarity() {
   } }, shown.map((one) => html('option', { value: nameOf(one) }, `cluster ${one.cluster}, round ${one.round}: ${one.outcome}`))));
   choice.value = nameOf(matrix);
   return fill('similarity', html('h3', {}, 'Cosine similarity of the clients’ updates'),
-    html('p', { class: 'choices' }, html('label', {}, 'Cluster and round ', choice)),
-    html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix)));
+    html('p', { class: 'choices' }, html('label', {}, 'Cluster and round ', choice)), groupMeans(matrix),
+    byClient(matrix, html('div', { class: 'matrix' }, picture(`similarity-${matrix.round}-${matrix.cluster}`, (width) => matrixPicture(matrix, width), { class: matrix.clients.length > 30 ? 'wide many' : 'wide' }), matrixNotes(matrix))));
+}
+
+// The matrix of many clients is large and says little more than the means of its groups.
+const FEW = 12;
+function byClient(matrix, content) {
+  const details = folded('Client by client', content);
+  details.open = byId('similarity').querySelector('details')?.open ?? matrix.clients.length <= FEW;
+  return details;
+}
+
+// The mean similarity within each group and between each two.
+function groupMeans(matrix) {
+  const [m, starts] = [matrix.clients.length, startsOf(matrix)];
+  matrix.bytes ??= bytesOf(matrix.values, m);
+  if (starts.length < 2 || starts.length > MOST_BANDS) return null;
+  const mean = (a, b) => {
+    let [sum, count] = [0, 0];
+    for (let row = starts[a]; row < starts[a] + matrix.sides[a]; row += 1) {
+      for (let column = starts[b]; column < starts[b] + matrix.sides[b]; column += 1) if (row !== column) [sum, count] = [sum + matrix.bytes[row * m + column], count + 1];
+    }
+    return count ? cosine(sum / count) : '–';
+  };
+  const heads = ['mean cosine', ...starts.map((_, i) => `group ${i + 1}`)];
+  const rows = starts.map((_, a) => html('tr', {}, html('th', { scope: 'row' }, swatch(colorOf(look.home[matrix.clients[starts[a]]])), ` group ${a + 1}: ${counted(matrix.sides[a], 'client')}`), starts.map((__, b) => html('td', {}, mean(a, b)))));
+  return table('Mean similarity of the groups', heads, rows);
 }
 
 // The one that was asked for; else one of the picked cluster or round, a split first.
@@ -85,7 +110,7 @@ function matrixPicture(matrix, width) {
   const drawing = svg('svg', { width, height: size + top + 2 });
   if (fits) {
     names.forEach((name, row) => drawing.append(svg('text', { x: start - 10, y: top + (row + 0.5) * tall + Math.min(4, tall * 0.32), 'text-anchor': 'end',
-      class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 15)}…` : name)));
+      class: matrix.clients[row] === state.client ? 'strong' : '', style: { fontSize: `${Math.min(12, tall - 0.5)}px` } }, name.length > 16 ? `${name.slice(0, 7)}…${name.slice(-6)}` : name)));
   }
   drawing.append(svg('image', { href: matrixImage(matrix), x: start, y: top, width: size, height: size, preserveAspectRatio: 'none', class: 'pixels' }));
   const homes = matrix.clients.map((client) => look.home[client]);

@@ -7,14 +7,14 @@ function drawWhy() {
   if (run.run.kind !== 'clustered') return null;
   if (!run.lines.round.length) return fill('why', note('No round is finished yet.'));
   const splits = run.clusters.filter((cluster) => cluster.split && cluster.children.length);
-  const changes = [...splits.map((cluster) => [cluster.split, splitPanel(cluster)]), ...run.trials.map((trial) => [trial.round, trialPanel(trial)])]
+  const changes = [...splits.map((cluster) => [cluster.split, splitPanel(cluster)]), ...run.trials.map((trial) => [trial.round, trialPanel(trial)]), ...run.events.map((event) => [event.round, eventPanel(event)])]
     .sort((a, b) => a[0] - b[0]).map(([, panel]) => panel);
   const stayed = look.leaves.filter((name) => look.lines.has(name)).sort((a, b) => Number(b === state.cluster) - Number(a === state.cluster));
   const more = stayed.length > state.panels ? button(`Show 12 more of ${stayed.length} clusters`, () => {
     state.panels += 12;
     drawWhy();
   }, { class: 'more' }) : null;
-  return fill('why', changes.length ? changes : note('No cluster was split.'), changes.length ? html('h3', {}, 'Clusters without a change') : null,
+  return fill('why', changes.length ? changes : note('No cluster was split.'), changes.length ? html('h3', {}, 'Why these clusters were not split further') : null,
     stayed.slice(0, state.panels).map(stayedPanel), more,
     personalPanel());
 }
@@ -38,6 +38,12 @@ function personalPanel() {
     html('ul', {}, steps.map(([name, text]) => html('li', {}, swatch(colorOf(name)), `Cluster ${name}, ${text}.`)))) : null;
 }
 
+// Newcomers, clusters opened for them, and moves: one sentence each, the clients folded.
+const eventText = ({ round, sentence }) => `Round ${round}: ${sentence}.`;
+const eventPanel = (event) => panel(event.cluster, eventText(event), html('ul', {}, event.clients.map((client) => {
+  const move = event.kind === 'moved' ? run.moves.find((one) => one.client === client && one.round === event.round) : null;
+  return html('li', { class: state.client === client ? 'chosen' : '' }, button(clientName(client), () => toggle('client', client), { class: 'plain', 'data-key': `event:${event.kind}:${event.round}:${client}` }), move ? `: ${move.reason}.` : ` is in ${look.home[client] ?? 'no cluster'} at the end.`);
+})));
 const trialPanel = (trial) => panel(trial.cluster, decisionText(trial), figuresOf(trial.figures));
 
 function stayedPanel(name) {
@@ -76,7 +82,7 @@ function stretches(name, lines) {
 // The norms of one cluster over the rounds, and the thresholds of the criterion.
 function normPicture(name, lines, width) {
   const height = 190;
-  const [start, end, top, bottom] = [32, width - 56, 22, height - 20];
+  const [start, end, top, bottom] = [50, width - 56, 22, height - 20];
   const rounds = lines.map((i) => run.lines.round[i]);
   const limits = [['ε1', run.thresholds.eps1], ['ε2', run.thresholds.eps2]];
   const highest = Math.max(0.001, ...limits.map(([, value]) => value), ...lines.flatMap((i) => [run.lines.mean[i], run.lines.max[i]])) * 1.08;

@@ -1,0 +1,70 @@
+"""What happened in a run beside splits: clients that came or moved, clusters that opened."""
+
+from itertools import groupby
+from typing import NamedTuple
+
+from cflower.algorithm.tree import ROOT
+from cflower.ordering import LONGEST_TEXT, counted, in_order, listed
+from cflower.runs.record import RunRecord
+from cflower.runs.records import MoveLine
+
+MOST_NAMES = 6
+"""Clients named in the sentence of an event."""
+
+
+class Event(NamedTuple):
+    """One event in one round."""
+
+    round: int
+    kind: str
+    """``"joined"`` the run, ``"opened"`` a cluster, or ``"moved"``."""
+    cluster: str
+    """The one that was opened or that the clients moved to; the root for clients that joined."""
+    clients: tuple[str, ...]
+    sentence: str
+
+
+def events(run: RunRecord) -> list[Event]:
+    """The events of a run by round."""
+    return sorted([*joined(run), *opened(run), *moved(run)], key=lambda event: event.round)
+
+
+def joined(run: RunRecord) -> list[Event]:
+    """The clients that came after the first round."""
+    known, found = set[str](), list[Event]()
+    for number, lines in groupby(run.verdicts, lambda line: line.round):
+        here = {name for line in lines for name in line.members}
+        if known and (new := in_order(here - known)):
+            text = f"{counted(len(new), 'client')} joined the run: {listed(new, MOST_NAMES)}"
+            found.append(Event(number, "joined", ROOT, new, text))
+        known |= here
+    return found
+
+
+def opened(run: RunRecord) -> list[Event]:
+    """The clusters that no split made: for clients that resemble no other cluster."""
+    split = {(line.round, child) for line in run.lines for child in line.children}
+    found = []
+    for name, cluster in run.clusters.items():
+        if name == ROOT or (cluster.born, name) in split or name not in run.by_cluster:
+            continue
+        first = tuple(run.by_cluster[name][0].members)
+        text = f"cluster {name} opened for {listed(first, MOST_NAMES)}, which resembled no other"
+        found.append(Event(cluster.born, "opened", name, first, text))
+    return found
+
+
+def moved(run: RunRecord) -> list[Event]:
+    """The moves of clients, those of one round to the same cluster together."""
+    found = []
+
+    def way(move: MoveLine) -> tuple[int, str, str]:
+        return move.server_round, move.origin, move.target
+
+    for (number, origin, target), group in groupby(sorted(run.summary.moves, key=way), way):
+        moves = list(group)
+        names, reasons = [move.client for move in moves], {move.reason: 0 for move in moves}
+        text = f"{listed(names, MOST_NAMES)} moved from {origin} to {target}"
+        text += f": {listed(reasons, 2, LONGEST_TEXT)}"
+        found.append(Event(number, "moved", target, tuple(names), text))
+    return found
