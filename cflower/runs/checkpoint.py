@@ -36,7 +36,7 @@ from cflower.runs.writing import replace_file
 from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint
 
-FORMAT = "cflower-checkpoint-12"
+FORMAT = "cflower-checkpoint-13"
 KEPT = 2
 LARGE = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""

@@ -93,7 +93,7 @@ class Conditions:
             changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
             trim=settings.trimmed_share,
-            whole=layout.whole if settings.max_influence else None,
+            middle=bool(settings.max_influence),
             metric=settings.leading,
         )
 

@@ -200,9 +200,7 @@ class Run:
         cfl, messenger, settings = self.cfl, self.messenger, self.settings
         before = replace(self.state, absent=in_order(messenger.absent))
         report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
-        bounds = RobustMean(
-            before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
-        )
+        bounds = RobustMean(before, cfl.weight_of, messenger.set_aside, settings.max_influence)
         usable = bounds.bounded(messenger.trainings(replies, cfl, before, server_round))
         last = server_round == self.num_rounds
         # The report and the messenger note the replies as the algorithm takes them.

@@ -79,7 +79,9 @@ class Program(NamedTuple):
         update = np.where(chosen, 0.0, turn.own if self.rest == "own" else 0.0)
         trained = slice(0, turn.layout.num_trained)
         carried = (
-            slice(trained.stop + p.start, trained.stop + p.stop) for p in turn.layout.carried
+            slice(trained.stop + e.place.start, trained.stop + e.place.stop)
+            for e in turn.layout.entries
+            if not e.trained
         )
         for place in (trained, *carried):
             here = np.where(chosen[place], direction[place], 0.0)
@@ -123,6 +125,16 @@ def array(number: int) -> Callable[[Turn], Mask]:
     return chosen
 
 
+def one_statistic(turn: Turn) -> Mask:
+    """One entry of the last array of fractions that is not trained: BatchNorm's least variance."""
+    mask, offset = np.zeros(len(turn.own), dtype=bool), turn.layout.num_trained
+    fractions = [e.place for e in turn.layout.entries if not e.trained and e.dtype.kind == "f"]
+    for place in fractions[-1:]:
+        fallen = turn.back[offset:][place]  # since the first model, in which all are alike
+        mask[offset + place.start + int(np.argmax(fallen))] = True
+    return mask
+
+
 def quiet(turn: Turn) -> Mask:
     """The tenth of the trained entries that the others change least: among them dead inputs."""
     change = np.abs(turn.others).mean(axis=0)
@@ -133,6 +145,7 @@ ARRAYS: Mapping[str, Callable[[Turn], Mask]] = {
     "all": lambda turn: np.ones(len(turn.own), dtype=bool),
     "trained": trained,
     "statistics": lambda turn: ~trained(turn),
+    "one statistic": one_statistic,
     "first": array(0),
     "second": array(1),
     "last": array(-1),
