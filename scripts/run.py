@@ -20,6 +20,10 @@ MEASUREMENTS = {
     "drift": ("families.drift:drift", "clients that change their group during the run"),
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
     "adversaries": ("adversaries.measure:main", "clients that spoil the training"),
+    "statistics": (
+        "adversaries.statistics:statistics",
+        "clients that spoil single entries that are averaged and not trained",
+    ),
     "neutral": ("families.neutral:neutral", "splits that change nothing: are they left alone?"),
     "leavers": (
         "families.leavers:leavers",
