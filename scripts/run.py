@@ -34,6 +34,7 @@ MEASUREMENTS = {
         "groups that take part in every second to eighth round only",
     ),
     "liars": ("families.liars:liars", "clients that lie in every evaluation"),
+    "kills": ("deployment.kills:kills", "real processes that are killed in mid-run"),
     "curious": ("adversaries.curious:curious", "permuted weights: what replies tell the server"),
     "votes": ("families.votes:votes", "simulated replies to a vote"),
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
