@@ -20,6 +20,10 @@ MEASUREMENTS = {
     "drift": ("families.drift:drift", "clients that change their group during the run"),
     "newcomers": ("families.newcomers:newcomers", "clients placed after the run"),
     "adversaries": ("adversaries.measure:main", "clients that spoil the training"),
+    "statistics": (
+        "adversaries.statistics:statistics",
+        "clients that spoil single entries that are averaged and not trained",
+    ),
     "neutral": ("families.neutral:neutral", "splits that change nothing: are they left alone?"),
     "leavers": (
         "families.leavers:leavers",
@@ -30,6 +34,7 @@ MEASUREMENTS = {
         "groups that take part in every second to eighth round only",
     ),
     "liars": ("families.liars:liars", "clients that lie in every evaluation"),
+    "kills": ("deployment.kills:kills", "real processes that are killed in mid-run"),
     "curious": ("adversaries.curious:curious", "permuted weights: what replies tell the server"),
     "votes": ("families.votes:votes", "simulated replies to a vote"),
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),

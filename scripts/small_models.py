@@ -13,6 +13,22 @@ class FrozenBatchNorm(nn.BatchNorm1d):
         return super().train(False)
 
 
+class Normaliser(nn.Module):
+    """Scales inputs by running statistics, also in training: a variance below 0 gives NaN."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, inputs):
+        if self.training:
+            with torch.no_grad():
+                self.running_mean.lerp_(inputs.mean(0), 0.1)
+                self.running_var.lerp_(inputs.var(0, correction=0), 0.1)
+        return (inputs - self.running_mean) / (self.running_var + 0.01).sqrt()
+
+
 class Picked(nn.Module):
     """The inputs in the order of a buffer with their places."""
 
@@ -36,6 +52,10 @@ def frozen_batchnorm(input_shape, num_classes):
 
 def batchnorm(input_shape, num_classes):
     return classifier(input_shape, num_classes, norm=nn.BatchNorm1d)
+
+
+def normalised(input_shape, num_classes):
+    return classifier(input_shape, num_classes, first=Normaliser)
 
 
 def indexed(input_shape, num_classes):

@@ -36,6 +36,13 @@ def test_pull_requests_are_tested_with_every_python_and_without_code_that_can_ch
     assert all(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) for action in actions)
 
 
+def test_a_release_is_built_by_actions_of_fixed_commits():
+    text = (PROJECT / ".github/workflows/release.yml").read_text()
+    actions = re.findall(r"uses: *(\S+)", text)
+    named = [one for one in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)]
+    assert named == ["pypa/gh-action-pypi-publish@release/v1"]  # its hash could not be verified
+
+
 @pytest.mark.parametrize("file", MADE_BY)
 def test_every_dependency_is_pinned_within_its_bounds(file):
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]

@@ -244,6 +244,26 @@ def test_what_one_client_sends_alone_is_neither_kept_nor_read_for_ever(kind, tmp
         assert {frozenset(f"partition-{i}" for i in range(3))} <= clusters_of(strategy)
 
 
+def test_what_a_client_has_used_up_counts_when_the_run_goes_on(tmp_path):
+    """With half of the rounds in another process it is read no longer than without."""
+
+    def started(folder, rounds, greed, resume=""):
+        clients = Hostile(GROUPS, changes={"train": greed})
+        recorder = Recorder(folder, resume=resume, say=lambda text: None)
+        keys = {"metric": "loss", "personal": False}
+        strategy = ClusteredFL(CRITERION, observers=[recorder], **keys)
+        strategy.start(clients.grid(), initial_arrays(), num_rounds=rounds)
+        return strategy, recorder.path
+
+    alone, twice = greedy(**GREEDY["lists"]), greedy(**GREEDY["lists"])
+    whole, _ = started(tmp_path / "whole", 24, alone)
+    _, half = started(tmp_path / "halves", 12, twice)
+    halves, _ = started(half.parent, 24, twice, half.name)
+    before, after = (one.failures.problems[HOSTILE] for one in (whole, halves))
+    assert before > 5
+    assert abs(after - before) <= 1  # the last round of a run has no evaluation of its own
+
+
 @pytest.mark.parametrize("fields", [10**5, 10**6])
 def test_a_long_dtype_is_not_parsed(fields, tmp_path):
     def change(content):

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cflower.algorithm.weights import LARGE, Difference, Update, Vector, Weights, blocks
 
@@ -13,8 +12,6 @@ AGGREGATIONS: tuple[Aggregation, ...] = ("fedavg", "fedmedian", "fedtrimmedavg")
 """By the names of Flower's strategies."""
 MEDIAN = 0.5
 """The share to trim that leaves the median."""
-
-Mask = NDArray[np.bool_]
 
 BLOCK = 2**14
 """Coordinates that are sorted at once, in the processor's cache."""
@@ -74,38 +71,7 @@ class TrimmedMean:
         return Weights(*(trimmed_mean(part, self._trim) for part in parts))
 
 
-class WithWholeNumbers:
-    """A mean in which whole numbers, such as indices, are the middle ones of those sent.
-
-    The mean of two indices is none of them, and one client could send any. With fewer than
-    ``least`` updates nothing shows which is right: they stay as they are.
-    """
-
-    def __init__(self, mean: WeightedMean | TrimmedMean, whole: Mask, least: int) -> None:
-        self._mean, self._whole, self._least = mean, whole, least
-        self._numbers: list[Vector] = []
-
-    def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
-        self._numbers.append(update.carried[self._whole])
-        self._mean.add(update, weight, scale)
-
-    def merge(self, other: "WithWholeNumbers") -> None:
-        self._numbers += other._numbers
-        self._mean.merge(other._mean)  # type: ignore[arg-type]  # both are of one kind
-
-    def mean(self) -> Weights:
-        mean, enough = self._mean.mean(), len(self._numbers) >= self._least
-        mean.carried[self._whole] = trimmed_mean(self._numbers, MEDIAN) if enough else 0
-        return mean
-
-
-Sum = WeightedMean | TrimmedMean | WithWholeNumbers
-
-
-def empty_mean(trim: float, whole: Mask | None, least: int) -> Sum:
-    """What updates are added to: trimmed with a `trim`, with the median of ``whole`` numbers."""
-    mean = TrimmedMean(trim) if trim else WeightedMean()
-    return mean if whole is None or not whole.any() else WithWholeNumbers(mean, whole, least)
+Sum = WeightedMean | TrimmedMean
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:

@@ -101,7 +101,9 @@ def with_common_updates(
 
 
 def weighted_sum(weights: Vector, vectors: Sequence[Vector]) -> Vector:
-    """Σ w_i v_i in the vectors' own precision."""
+    """Σ w_i v_i in the vectors' own precision, with weights that sum to 1."""
+    if all(vector is vectors[0] for vector in vectors):
+        return vectors[0]
     total = np.zeros(len(vectors[0]))
     for weight, vector in zip(weights, vectors, strict=True):
         total += weight * vector

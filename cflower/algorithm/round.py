@@ -11,7 +11,7 @@ may follow the mean update by other rules than eq. 2 (`ServerOptimizer`). A newc
 no cluster gets one of its own. Everything else that goes beyond the paper is a `Change`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from math import inf
@@ -19,9 +19,8 @@ from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.aggregation import Mask, Sum, empty_mean, trimmed_mean
+from cflower.algorithm.aggregation import Sum, TrimmedMean, WeightedMean, trimmed_mean
 from cflower.algorithm.change import Change, Questions
-from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.layers import (
     OUTPUT_SHARE,
@@ -32,6 +31,7 @@ from cflower.algorithm.layers import (
     with_common_updates,
 )
 from cflower.algorithm.means import Mean, RoundMeans
+from cflower.algorithm.middle import Middle
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.state import (
@@ -70,9 +70,9 @@ class CFL:
     all_train_after: float = inf
     """The round after which clients also train with the examples that decide, unless they are asked
     something in the round to come."""
-    whole: Mask | None = None
-    """Mask of the entries that are not trained and whole numbers, where one client's count for no
-    more than another's; None: they are averaged too."""
+    middle: bool = False
+    """Whether entries that are not trained become the middle ones of those sent (`Middle`), where
+    one client counts for no more than another; else they are averaged like the others."""
     metric: Metric = Metric()
     """The metric by which clients compare models, next to their loss."""
     body: int = 0
@@ -160,7 +160,10 @@ class CFL:
         leaves' models as `Projection.project` shortens them.
         """
         tree, known = state.tree, dict(state.known)
-        sums = RoundMeans(self._empty_mean(state), state.groups)
+        sums = RoundMeans(self._empty_mean, state.groups)
+        # What is not trained belongs to the body, so to all members of the leaves that share it.
+        bodies = tree.bodies.values() if self.middle else ()
+        sent = {leaf.name: one for some in bodies for one in [Middle(some)] for leaf in some}
         places = dict[str, Vector]()
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
@@ -168,22 +171,27 @@ class CFL:
             if state.places_client(reply.ask):
                 places[reply.client] = seen
             else:
-                origin, staleness = origins[name], 0.0
+                origin, staleness, here = origins[name], 0.0, tree.clusters[name].model
                 if late := reply.origin:
                     origin = self.projection.project(late.trained)
-                    here = tree.clusters[name].model
                     # Staleness and its price as in AsyncFedED (Wang et al., arXiv 2205.13797).
                     staleness = norm(here.trained - late.trained) / (reply.norm or 1.0)
                 update = reply.kept, reply.norm, reply.num_examples, origin, reply.share
-                known[reply.client] = KnownUpdate(server_round, *update, staleness, reply.lengths)
+                known[reply.client] = KnownUpdate(server_round, *update, staleness)
                 scale = 1 / (1 + staleness)
                 sums.add(name, reply.client, reply.update, self._weight(reply), scale)
-        return replace(state, known=known), sums.means(), places
+                if self.middle:
+                    sent[name].add(reply.client, reply.update.carried, (late or here).carried)
+        means, leaves = sums.means(), list[Cluster]()
+        for name, middle in only(sent, means).items():
+            carried, kept = middle.changed
+            means[name] = means[name]._replace(whole=means[name].whole._replace(carried=carried))
+            leaves.append(replace(tree.clusters[name], sent=kept))
+        return replace(state, known=known, tree=tree.update(*leaves)), means, places
 
-    def _empty_mean(self, state: CFLState) -> Callable[[str], Sum]:
+    def _empty_mean(self, leaf: str) -> Sum:
         """A new sum for the updates of a leaf."""
-        clusters = state.tree.clusters
-        return lambda name: empty_mean(self.trim, self.whole, min(FEW, len(clusters[name].members)))
+        return TrimmedMean(self.trim) if self.trim else WeightedMean()
 
     def _evidence(
         self,
@@ -284,7 +292,9 @@ class CFL:
             children = [with_body_of(child, moved, self.body) for child in children]
             children = [replace(child, own_body=False) for child in children]
         names = tuple(child.name for child in children)
-        parent = replace(leaf, children=names, split_round=now, memory=memory, left_out=others)
+        parent = replace(
+            leaf, children=names, split_round=now, memory=memory, left_out=others, sent={}
+        )
         return Division(parent, tuple(children), models)
 
     def _parts_output_only(self, state: CFLState, decision: Decision, evidence: Evidence) -> bool:
@@ -317,7 +327,7 @@ class CFL:
         """
         fresh = only(only(state.known, side), evidence.clients)
         if not fresh or not self.projection.keeps_all:
-            return mean.of(side)
+            return mean.of(side)._replace(carried=mean.whole.carried)
         return mean.whole._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:

@@ -70,8 +70,6 @@ class Reply:
     """Δ_i = θ_i − θ_c, θ_i after local training; None for an evaluation."""
     norm: float = 0.0
     """‖Δ_i‖ over all trained entries."""
-    lengths: Vector = field(default_factory=lambda: NONE)
-    """Norm of the change of each array that is not trained."""
     kept: Vector | None = None
     """Δ_i as `Projection.keep` keeps it."""
     share: float = 1.0
@@ -99,7 +97,6 @@ class KnownUpdate(NamedTuple):
     share: float = 1.0
     staleness: float = 0.0
     """Distance of the cluster's model from the origin when the update came, divided by ``norm``."""
-    lengths: Vector = NONE
 
     def is_fresh(self, born: int, model: Vector) -> bool:
         """Whether the update still describes its cluster's model.

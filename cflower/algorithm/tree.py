@@ -62,6 +62,9 @@ class Cluster:
     edge: Mapping[str, Vector] = field(default_factory=dict)
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
+    sent: Mapping[str, Vector] = field(default_factory=dict)
+    """Of a leaf with few replies a round: what members sent last of the entries that are not
+    trained (`cflower.algorithm.middle`), shape (e,), the newest first."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     trial: Trial | None = None
     """The judgement of its split; None if nobody was asked."""

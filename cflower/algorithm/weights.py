@@ -22,7 +22,7 @@ class Weights(NamedTuple):
     trained: Vector
     """Shape (d,): the learned entries; norms and similarities see only these."""
     carried: Vector
-    """Shape (e,): entries that are averaged along (BatchNorm statistics, counters, integers)."""
+    """Shape (e,): entries that are not trained (BatchNorm statistics, counters, integers)."""
 
 
 class Difference:

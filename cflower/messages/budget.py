@@ -3,11 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 from cflower.messages.exchange import SLOW
 
 FACTOR = 10.0
 """Times what a client in the middle uses that each may use, beside what is free for all."""
+
+
+class Used(NamedTuple):
+    """What each client has used up in a run so far; a resumed run goes on from it."""
+
+    megabytes: Mapping[str, float] = {}
+    """Of metrics."""
+    reading: Mapping[str, float] = {}
+    """Seconds that its replies took to read."""
+    waiting: Mapping[str, float] = {}
+    """Seconds that rounds waited for it beyond what the others needed."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ UNTRAINED = (
     "*moving_mean*",
     "*moving_var*",
 )
-"""Patterns of entries that are averaged but not trained, by PyTorch's and Keras' names."""
+"""Patterns of entries that are sent but not trained, by PyTorch's and Keras' names."""
 
 HUGE = 2**23
 """Entries of a client's update, 32 MB, above which it is not kept: the system maps the memory of
@@ -143,20 +143,6 @@ class Layout:
     @property
     def keys(self) -> frozenset[str]:
         return frozenset(entry.key for entry in self.entries)
-
-    @property
-    def carried(self) -> tuple[slice, ...]:
-        """The place of each array that is not trained in its vector."""
-        return tuple(entry.place for entry in self.entries if not entry.trained)
-
-    @property
-    def whole(self) -> NDArray[np.bool_]:
-        """Mask of the entries that are whole numbers or truth values, among those not trained."""
-        mask = np.zeros(self.num_carried, dtype=bool)
-        for entry in self.entries:
-            if entry.dtype.kind != "f":
-                mask[entry.place] = True
-        return mask
 
     @property
     def by_number(self) -> bool:

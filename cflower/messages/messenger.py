@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +15,7 @@ from cflower.algorithm.round import CFL
 from cflower.algorithm.state import Ask, CFLState, Reply, Task
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
-from cflower.messages.budget import Budget, Waiting
+from cflower.messages.budget import Budget, Used, Waiting
 from cflower.messages.client_names import EVALUATE_PATH, PART, TASKS
 from cflower.messages.exchange import FOR_ALL, SLOW, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
@@ -80,6 +79,8 @@ class ClientMessenger:
     config_key: str
     older: bool = False
     """Whether the ClientApp has a ``client_fn`` (`older_api`)."""
+    used_before: Used = Used()
+    """What the clients had used up when the run was interrupted."""
     problems: dict[str, Problem] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
     outstanding: dict[str, Sent] = field(default_factory=dict)
@@ -87,15 +88,23 @@ class ClientMessenger:
     past its time to live the grid itself answers with an error."""
     local: LocalArrays = field(init=False)
     waiting: Waiting = field(init=False)
+    metric_bytes: Budget = field(init=False)
+    seconds: Budget = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
-    metric_bytes: Budget = field(default_factory=partial(Budget, "MB of metrics", free=1.0))
-    seconds: Budget = field(default_factory=partial(Budget, "seconds of reading", free=60.0))
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
-        self.waiting = Waiting(free=self.timeout)
+        megabytes, reading, waiting = map(dict[str, float], self.used_before)
+        self.metric_bytes = Budget("MB of metrics", 1.0, megabytes)
+        self.seconds = Budget("seconds of reading", 60.0, reading)
+        self.waiting = Waiting(self.timeout, waiting)
+
+    @property
+    def used(self) -> Used:
+        """What each client has used up in the run so far."""
+        return Used(*(dict(one.used) for one in (self.metric_bytes, self.seconds, self.waiting)))
 
     @property
     def rounds_outstanding(self) -> dict[str, int]:

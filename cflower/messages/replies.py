@@ -56,8 +56,7 @@ def read_reply(
     length, kept = projection.measured(update.trained)
     if not math.isfinite(length):
         layout.weights(arrays, local)
-    lengths = np.array([norm(update.carried[place]) for place in layout.carried])
-    return Reply(ask, num_examples, metrics, update, length, lengths, kept)
+    return Reply(ask, num_examples, metrics, update, length, kept)
 
 
 def too_late(tree: ParameterTree, reply: Reply) -> str:

@@ -259,7 +259,13 @@ class Recorder(Observer):
         self._write(tree_record(report.state))
         self._write_summary(report.server_round, report)
         self._checkpoints.save(
-            Checkpoint(report.server_round, report.state, report.failures, report.outstanding)
+            Checkpoint(
+                report.server_round,
+                report.state,
+                report.failures,
+                report.outstanding,
+                report.used,
+            )
         )
         self._saved, self._shape, self._unsaved = report.server_round, shape_of(report.state), None
         now = time.monotonic()

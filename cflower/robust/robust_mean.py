@@ -17,10 +17,9 @@ from cflower.algorithm.state import CFLState, KnownUpdate, Reply
 from cflower.algorithm.weights import Update, Vector
 from cflower.ordering import only, without
 
-NORM, CLAIM, COUNTS, LENGTHS = 0, 1, slice(1, 3), slice(3, None)
-"""The figures of an update, shape (3 + a,): its norm; the weight that its client claims; its pull,
-norm times claim, which is its part in the sum of eq. 2; and the length of the change of each array
-that is not trained."""
+NORM, CLAIM, COUNTS = 0, 1, slice(1, 3)
+"""The figures of an update, shape (3,): its norm; the weight that its client claims; and its pull,
+norm times claim, which is its part in the sum of eq. 2."""
 
 
 def limited(claims: Iterable[float]) -> Vector:
@@ -41,7 +40,7 @@ class Members:
 
     size: int
     last: dict[str, Vector]
-    """The figures of each, shape (3 + a,)."""
+    """The figures of each, shape (3,)."""
     before: Mapping[str, KnownUpdate]
     """Their last updates of earlier rounds."""
     heard: list[str] = field(default_factory=list)
@@ -80,13 +79,12 @@ class Members:
 
 
 def usual_of(figures: Iterable[Vector], size: int) -> Vector:
-    """What is usual among ``size`` members by the updates that are not zero, shape (3 + a,).
+    """What is usual among ``size`` members by the updates that are not zero, shape (3,).
 
     Each figure by itself: what at least half of the members reach; as long as fewer are known, or
     if it is more, the median without the largest, so that nobody is its own measure. Of two in the
     middle their mean, but at most `LONG` times the smaller: one of two may be as large as a hostile
-    client likes. Changes of statistics differ by more among honest clients, so of those it is their
-    mean. Zeros if fewer than two updates are not zero.
+    client likes. Zeros if fewer than two updates are not zero.
 
     >>> few = [np.array(one) for one in ([1.0, 10.0], [3.0, 1e6], [9.0, 1e6], [0.0, 99.0])]
     >>> half = [np.array([norm, 10.0]) for norm in (1.0, 1.0, 9.0, 9.0)]
@@ -98,8 +96,7 @@ def usual_of(figures: Iterable[Vector], size: int) -> Vector:
     if (count := len(moved)) < 2:
         return np.zeros_like(rows[0])
     low, high = moved[(count - 2) // 2], moved[(count - 1) // 2]
-    middle = np.asarray((low + high) / 2)
-    middle[: LENGTHS.start] = np.minimum(middle, LONG * low)[: LENGTHS.start]
+    middle = np.asarray(np.minimum((low + high) / 2, LONG * low))
     return np.maximum(middle, moved[count - half]) if count >= half else middle
 
 
@@ -119,8 +116,6 @@ class RobustMean:
     With m what is usual among the last updates of the cluster's members (`usual_of`):
 
     - an update longer than `LONG` m is shortened to that, and pulls like one of length m;
-    - the change of an array that is not trained is shortened to ``most`` m, each by itself: what
-      most others leave as it is stays as it is;
     - with a claim or a pull above ``most`` m, a client has its weight lowered until both are at
       most this;
     - with an update that points against the sum of the others' last ones, a client claims at most
@@ -135,8 +130,6 @@ class RobustMean:
 
     state: CFLState
     """Before the round."""
-    carried: Sequence[slice]
-    """The place of each array that is not trained in `Weights.carried`."""
     weight: Callable[[float], float]
     """w_i before normalisation, from a number of examples."""
     refuse: Callable[[str, str], None]
@@ -176,7 +169,7 @@ class RobustMean:
 
     def _figures(self, update: Reply | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
-        return np.array([update.norm, claim, update.norm * claim, *update.lengths])
+        return np.array([update.norm, claim, update.norm * claim])
 
     def _bounds(self, usual: Vector) -> Vector:
         """The figures that a client may have where these are usual."""
@@ -191,10 +184,9 @@ class RobustMean:
         usual = members.found()
         bounds = self._bounds(usual)
         for reply in members.waiting:
-            figures, most = members.last[reply.client], bounds[COUNTS]
-            kept = fractions(bounds, figures)
+            kept = float(fractions(bounds, members.last[reply.client])[NORM])
             if usual[NORM]:
-                reply = self._weighted(reply, members, usual, most, kept[NORM])
+                reply = self._weighted(reply, members, usual, bounds[COUNTS], kept)
             yield self._shortened(reply, kept)
 
     def _weighted(
@@ -211,16 +203,11 @@ class RobustMean:
         share = min(float(fractions(most, own).min()), 1.0 if length == 1 else 1 / LONG)
         return replace(reply, share=share, counts=length * share) if share < 1 else reply
 
-    def _shortened(self, reply: Reply, fraction: Vector) -> Reply:
-        """The reply with these fractions of its update and of each array that is not trained."""
-        if fraction.min() == 1:
+    def _shortened(self, reply: Reply, fraction: float) -> Reply:
+        """The reply with this fraction of its update."""
+        if fraction == 1:
             return reply
         assert reply.update is not None and reply.kept is not None
-        (trained, carried), kept = reply.update, reply.kept
-        if fraction[NORM] < 1:
-            scale = trained.dtype.type(fraction[NORM])
-            trained, kept = trained * scale, kept * scale
-        carried = carried.copy()
-        for place, part in zip(self.carried, fraction[LENGTHS], strict=True):
-            carried[place] *= part
-        return replace(reply, update=Update(trained, carried), kept=kept)
+        scale = reply.update.trained.dtype.type(fraction)
+        update = Update(reply.update.trained * scale, reply.update.carried)
+        return replace(reply, update=update, kept=reply.kept * scale)

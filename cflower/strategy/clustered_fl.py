@@ -61,7 +61,8 @@ class ClusteredFL(Settings, Strategy):
     projection_dim : int
         Length of the random projections of longer updates; 0: updates are compared whole.
     untrained : sequence of str
-        Patterns of floating-point arrays that are averaged but not learned.
+        Patterns of floating-point arrays that are not trained: each entry becomes the middle one
+        of those that the clients send.
     max_influence : float
         Number of usual clients for which one may count (`RobustMean`); 0: any, eq. 2 exactly.
     exclude_after : int

@@ -100,7 +100,7 @@ class Conditions:
             self.all_train_after(num_rounds) if trial_rounds else inf,
             body=layout.num_trained - output.size if output else 0,
             trim=settings.trimmed_share,
-            whole=layout.whole if settings.max_influence else None,
+            middle=bool(settings.max_influence),
             metric=settings.leading,
         )
 

@@ -124,7 +124,7 @@ class Run:
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
         known = self.roll_call, self.layout, before.failures
         older = has_client_fn(app_of(call.grid))
-        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older, before.used)
         self.wrapper, self.weight_log = Wrapper(), WeightLog()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
@@ -221,9 +221,7 @@ class Run:
         cfl, messenger, settings = self.cfl, self.messenger, self.settings
         before = replace(self.state, absent=in_order(messenger.absent))
         report = RoundReport(server_round, before.tree, before, self.layout, self.num_rounds)
-        bounds = RobustMean(
-            before, self.layout.carried, cfl.weight_of, messenger.set_aside, settings.max_influence
-        )
+        bounds = RobustMean(before, cfl.weight_of, messenger.set_aside, settings.max_influence)
         # One after the other, so that a large federation's replies need not all be in memory: each
         # is read, bounded and noted as the algorithm takes it.
         usable = messenger.trainings(replies, cfl, before, server_round)
@@ -345,6 +343,7 @@ class Run:
             seconds=seconds,
             failures=self.messenger.failures,
             outstanding=tuple(self.messenger.outstanding.values()),
+            used=self.messenger.used,
             metric=self.leading.now,
             central=dict(self.result.evaluate_metrics_serverapp.get(server_round, {})),
         )

@@ -33,6 +33,8 @@ from cflower.data.examples import Examples
 from cflower.messages.layout import Layout
 from cflower.seeding import generator
 
+COMES_AND_GOES, NEW_NAMES = "comes and goes", "new names"
+"""In every second round, or in each under another name and from another node."""
 HUGE = 1e9
 """Times the examples that a client has."""
 GOOD = 0.75
@@ -103,6 +105,8 @@ class Attack(NamedTuple):
     """The kind of message that they answer with an error, such as "train"."""
     name: str = ""
     """The name that they claim in place of their own."""
+    presence: str = ""
+    """When their nodes are connected: always, or `COMES_AND_GOES` or `NEW_NAMES`."""
 
 
 def random_labels(examples: Examples, client: int) -> Examples:

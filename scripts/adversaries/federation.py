@@ -1,15 +1,15 @@
 """A ClientApp in which some clients are adversaries."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MessageType
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, RecordDict
 
-from adversaries.attacks import Attack, Measured, Moment, Turn
+from adversaries.attacks import COMES_AND_GOES, NEW_NAMES, Attack, Measured, Moment, Turn
 from cflower.algorithm.weights import Vector, Weights
 from cflower.client_app import app as client_app
 from cflower.clients import node
@@ -18,9 +18,12 @@ from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.layout import Layout
 from cflower.metric import BRIER
 from cflower.seeding import generator
+from cflower.simulation.inline_grid import FIRST_NODE_ID, InlineGrid
 
 Client = Callable[[Message, Context], Message]
 CLIENT_APP_RAISED = 2
+MANY = 100_000
+"""From a node's number to the next one of the same client."""
 
 
 class Federation:
@@ -32,11 +35,14 @@ class Federation:
         self._copied: dict[tuple[int, str], Vector] = {}
         self._asked = Counter[int]()
         self._first: Weights | None = None
+        self.now = 0
+        """The last round that trained."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         client, kind = int(context.node_config["partition-id"]), message.metadata.message_type
         self._asked[client] += kind == MessageType.TRAIN
         moment = self._moment(client, message, context)
+        self.now = max(self.now, moment.server_round)
         if client not in self.adversaries or not self.attack.when(moment):
             reply = client_app(message, context)
             if kind == MessageType.TRAIN and client not in self.adversaries:
@@ -46,13 +52,40 @@ class Federation:
         if self.attack.silent and kind.startswith(self.attack.silent):
             return Message(Error(CLIENT_APP_RAISED, "silent"), reply_to=message)
         reply = self._poisoned(client, message, context)
-        if kind == ROLL_CALL and self.attack.name:
-            reply.content.config_records[FACTS]["client-id"] = self.attack.name
+        if kind == ROLL_CALL and (name := self._name(context)):
+            reply.content.config_records[FACTS]["client-id"] = name
         elif kind == MessageType.TRAIN:
             self._spoil(message, reply, moment)
         for record in reply.content.metric_records.values():
             self._lie(record, moment)
         return reply
+
+    def _name(self, context: Context) -> str:
+        """The name that an adversary claims; empty: its own."""
+        return f"new-{context.node_id}" if self.attack.presence == NEW_NAMES else self.attack.name
+
+    def grid(self, *settings: Any) -> InlineGrid:
+        """A grid with the adversaries' nodes as long as they are connected."""
+        federation = self
+
+        class Nodes(InlineGrid):
+            def get_node_ids(self) -> Iterable[int]:
+                nodes = super().get_node_ids()[: settings[1]]
+                return [node for one in nodes for node in self._connected(one)]
+
+            def _connected(self, node: int) -> list[int]:
+                presence, now = federation.attack.presence, federation.now
+                if node - FIRST_NODE_ID not in federation.adversaries:
+                    return [node]
+                if presence == COMES_AND_GOES and now % 2:
+                    return []
+                if presence != NEW_NAMES:
+                    return [node]
+                known, new = self._contexts[node], node + MANY * (now + 1)
+                self._contexts.setdefault(new, replace(known, node_id=new, state=RecordDict()))
+                return [new]
+
+        return Nodes(*settings)
 
     def _moment(self, client: int, message: Message, context: Context) -> Moment:
         config = message.content.config_records.get("config", {})

@@ -7,13 +7,24 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from adversaries.attacks import Attack, Measured, Moment, Turn, opposite, refusal
+from adversaries.attacks import (
+    COMES_AND_GOES,
+    NEW_NAMES,
+    Attack,
+    Measured,
+    Moment,
+    Turn,
+    opposite,
+    refusal,
+)
 from adversaries.runs import shift_of
 from cflower.algorithm.weights import Vector, norm
 from cflower.seeding import generator
 
 CLIENTS = 20
 OWN = "small_models"
+REGRESSION = "regression"
+"""442 patients of scikit-learn's diabetes data, a linear model."""
 Mask = NDArray[np.bool_]
 
 
@@ -40,16 +51,22 @@ class Program(NamedTuple):
     vote: str
     name: str
     silent: str
+    presence: str
+    """When its nodes are connected, and by which name."""
 
     @property
     def federation(self) -> dict[str, Any]:
-        """The run config of the federation."""
+        """The run config of the federation, but for the folder of `REGRESSION`."""
         optimizer, aggregation = self.rule.split("+")
-        keys = {"model": self.model, "fraction-train": self.fraction, "aggregation": aggregation}
+        keys: dict[str, Any] = {"model": self.model, "aggregation": aggregation}
+        keys["fraction-train"] = self.fraction
         rounds = 25 if self.fraction == 1 else 60
         keys |= {"server-optimizer": optimizer, "num-server-rounds": rounds}
         # A name that is refused is a client less.
         keys["min-available-nodes"] = CLIENTS - self.hostile
+        if self.model == REGRESSION:
+            keys |= {"model": "linear", "task": "regression", "label-column": "target"}
+            return keys | {"learning-rate": 0.03, "shift": "none"}
         return keys | shift_of(self.groups)
 
     @property
@@ -57,7 +74,8 @@ class Program(NamedTuple):
         """The hostile clients."""
         spread = [CLIENTS - 1, CLIENTS // 2 - 1, CLIENTS - 2, CLIENTS // 2 - 2]
         last = range(CLIENTS - self.hostile, CLIENTS)
-        return spread[: self.hostile] if self.where == "all groups" else last
+        few = 2 * self.hostile < int(self.groups.rpartition(",")[2] or CLIENTS)
+        return last if self.where == "last group" and few else spread[: self.hostile]
 
     @property
     def attack(self) -> Attack:
@@ -70,6 +88,7 @@ class Program(NamedTuple):
             report=VOTES[self.vote],
             silent=self.silent,
             name=name,
+            presence=self.presence,
         )
 
     def sent(self, turn: Turn) -> Vector:
@@ -79,7 +98,9 @@ class Program(NamedTuple):
         update = np.where(chosen, 0.0, turn.own if self.rest == "own" else 0.0)
         trained = slice(0, turn.layout.num_trained)
         carried = (
-            slice(trained.stop + p.start, trained.stop + p.stop) for p in turn.layout.carried
+            slice(trained.stop + e.place.start, trained.stop + e.place.stop)
+            for e in turn.layout.entries
+            if not e.trained
         )
         for place in (trained, *carried):
             here = np.where(chosen[place], direction[place], 0.0)
@@ -123,6 +144,16 @@ def array(number: int) -> Callable[[Turn], Mask]:
     return chosen
 
 
+def one_statistic(turn: Turn) -> Mask:
+    """One entry of the last array of fractions that is not trained: BatchNorm's least variance."""
+    mask, offset = np.zeros(len(turn.own), dtype=bool), turn.layout.num_trained
+    fractions = [e.place for e in turn.layout.entries if not e.trained and e.dtype.kind == "f"]
+    for place in fractions[-1:]:
+        fallen = turn.back[offset:][place]  # since the first model, in which all are alike
+        mask[offset + place.start + int(np.argmax(fallen))] = True
+    return mask
+
+
 def quiet(turn: Turn) -> Mask:
     """The tenth of the trained entries that the others change least: among them dead inputs."""
     change = np.abs(turn.others).mean(axis=0)
@@ -133,6 +164,7 @@ ARRAYS: Mapping[str, Callable[[Turn], Mask]] = {
     "all": lambda turn: np.ones(len(turn.own), dtype=bool),
     "trained": trained,
     "statistics": lambda turn: ~trained(turn),
+    "one statistic": one_statistic,
     "first": array(0),
     "second": array(1),
     "last": array(-1),
@@ -155,8 +187,12 @@ VOTES: Mapping[str, Callable[[Measured], tuple[float, float]]] = {
 }
 PARTS: Mapping[str, tuple[Any, ...]] = {
     # A value that is there more than once is drawn more often.
-    "model": ("mlp", *(f"{OWN}:{m}" for m in ("frozen_batchnorm", "batchnorm", "embedding"))),
-    "groups": ("", "10,10"),
+    "model": (
+        "mlp",
+        *(f"{OWN}:{m}" for m in ("frozen_batchnorm", "batchnorm", "normalised", "embedding")),
+        REGRESSION,
+    ),
+    "groups": ("", "10,10", "14,6"),
     "fraction": (1.0, 0.1),
     "rule": ("fedavg+fedavg", "fedavg+fedavg", "fedadam+fedavg", "fedavg+fedmedian"),
     "hostile": (1, 2, 4),
@@ -170,6 +206,7 @@ PARTS: Mapping[str, tuple[Any, ...]] = {
     "vote": tuple(VOTES),
     "name": (*["own"] * 18, "another's", "unprintable"),
     "silent": (*[""] * 18, "train", "evaluate"),
+    "presence": (*[""] * 6, COMES_AND_GOES, NEW_NAMES),
 }
 
 

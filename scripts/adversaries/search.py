@@ -20,12 +20,14 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from command import out_folder, quieten_flower, write_record
+from sklearn.datasets import load_diabetes
 from tables import show
 
 from adversaries.attacks import Attack
 from adversaries.federation import Federation
-from adversaries.programs import CLIENTS, Program, changed, drawn, mixed
+from adversaries.programs import CLIENTS, REGRESSION, Program, changed, drawn, mixed
 from cflower import server_app, simulate
 from cflower.config import RunConfig
 from cflower.errors import FederationError
@@ -43,18 +45,47 @@ Tried = dict[Program, list[Figures]]
 def accuracies(program: Program, seed: int, attack: Attack) -> Figures:
     """Mean accuracies of the honest clients; 0 if the run does not reach its end."""
     with tempfile.TemporaryDirectory() as folder:
-        config = RunConfig.read({**program.federation, "seed": seed, "output-dir": folder})
+        keys = {**program.federation, "seed": seed, "output-dir": folder}
+        if program.model == REGRESSION:
+            keys["dataset"] = patients(Path(folder) / "patients")
+        config = RunConfig.read(keys)
         server = partial(server_app.run, say=lambda text: None)
         behave = Federation(attack, program.clients)
         try:
-            found = simulate(behave, CLIENTS, server_app=server, run_config=config.as_keys())
+            found = simulate(
+                behave,
+                CLIENTS,
+                server_app=server,
+                run_config=config.as_keys(),
+                grid_type=behave.grid,
+            )
         except FederationError:
             return 0.0, 0.0
     names = [f"partition-{i}" for i in range(CLIENTS) if i not in program.clients]
     clients = [found["clients"][name] for name in names]
-    served = [client.get("accuracy", 0.0) for client in clients]  # none if the model is not finite
-    leaf = [c.get("leaf_accuracy", own) for c, own in zip(clients, served, strict=True)]
+    served = [score(client) for client in clients]
+    leaf = [score(c, "leaf_", own) for c, own in zip(clients, served, strict=True)]
     return mean(leaf), mean(served)
+
+
+def score(client: Mapping[str, Any], which: str = "", missing: float = 0.0) -> float:
+    """A client's accuracy, or one less its error in standard deviations; none if not finite."""
+    if "rmse" in client:
+        return 1 - float(client.get(f"{which}rmse", 1 - missing))
+    return float(client.get(f"{which}accuracy", missing))
+
+
+@cache
+def diabetes() -> pd.DataFrame:
+    """Scikit-learn's diabetes data, all columns scaled to a deviation of 1."""
+    rows = load_diabetes(as_frame=True).frame
+    return (rows - rows.mean()) / rows.std()
+
+
+def patients(place: Path) -> str:
+    """The folder with these rows."""
+    diabetes().to_csv(out_folder(place) / "train.csv", index=False)
+    return str(place)
 
 
 HONEST = Program._fields[: Program._fields.index("when")]
@@ -66,10 +97,14 @@ def unharmed(federation: Program, seed: int) -> Figures:
     return accuracies(federation, seed, Attack())
 
 
+def behaving(program: Program) -> Program:
+    """The federation of a program alone."""
+    return Program(*(getattr(program, f) if f in HONEST else None for f in Program._fields))
+
+
 def cost(program: Program, seed: int) -> Figures:
     """Points of accuracy that a program costs the honest clients."""
-    away = Program(*(getattr(program, f) if f in HONEST else None for f in Program._fields))
-    before, after = unharmed(away, seed), accuracies(program, seed, program.attack)
+    before, after = unharmed(behaving(program), seed), accuracies(program, seed, program.attack)
     return 100 * (before[LEAF] - after[LEAF]), 100 * (before[SERVED] - after[SERVED])
 
 

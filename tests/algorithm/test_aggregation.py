@@ -8,7 +8,6 @@ from cflower.algorithm.aggregation import (
     MEDIAN,
     TrimmedMean,
     WeightedMean,
-    WithWholeNumbers,
 )
 from cflower.algorithm.weights import Weights
 from cflower.seeding import generator
@@ -52,18 +51,3 @@ def test_trimmed_means_are_those_of_flowers_strategies(size, trim):
     np.testing.assert_allclose(mean.trained, whole, atol=1e-6)
     assert mean.carried == pytest.approx((size - 1) / 2)
     assert mean.trained.dtype == np.float32
-
-
-@pytest.mark.parametrize("mean", [WeightedMean(), TrimmedMean(0.2)])
-def test_whole_numbers_are_the_middle_ones_of_those_sent(mean):
-    total = WithWholeNumbers(mean, np.array([False, True, True]), least=3)
-    for value, index in ((1.0, 7), (2.0, 7), (3.0, 1e9)):
-        total.add(Weights(np.ones(2), np.array([value, index, -index])), weight=1.0)
-    np.testing.assert_allclose(total.mean().carried, [2.0, 7, -7])
-
-
-def test_whole_numbers_stay_where_too_few_say_another_one():
-    total = WithWholeNumbers(WeightedMean(), np.array([False, True]), least=3)
-    for _ in range(2):
-        total.add(Weights(np.ones(2), np.array([4.0, 2000.0])), weight=1.0)
-    np.testing.assert_allclose(total.mean().carried, [4.0, 0.0])

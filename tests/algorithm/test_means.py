@@ -3,22 +3,21 @@
 import numpy as np
 import pytest
 
-from cflower.algorithm.aggregation import MEDIAN, empty_mean
+from cflower.algorithm.aggregation import MEDIAN, TrimmedMean, WeightedMean
 from cflower.algorithm.means import RoundMeans
 from cflower.algorithm.weights import Weights
 
 CLIENTS = tuple("abcdefg")
-WHOLE = np.array([True, False])
 
 
 def update(client):
-    """An update of three trained entries, a whole number, and one that is averaged."""
+    """An update of three trained entries, and one that is not trained."""
     number = CLIENTS.index(client) + 1.0
-    return Weights(np.array([number, -number, number**2]), np.array([np.rint(number), number / 7]))
+    return Weights(np.array([number, -number, number**2]), np.array([number / 7]))
 
 
 def means_of(group_of, trim, weight=lambda client: 1.0 + CLIENTS.index(client)):
-    sums = RoundMeans(lambda leaf: empty_mean(trim, WHOLE, 3), group_of)
+    sums = RoundMeans(lambda leaf: TrimmedMean(trim) if trim else WeightedMean(), group_of)
     for client in CLIENTS:
         sums.add("0", client, update(client), weight(client), 1.0)
     return sums.means()["0"]

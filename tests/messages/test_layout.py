@@ -218,15 +218,6 @@ def test_the_output_layer_is_kept_if_similarity_looks_at_it_and_it_is_short():
     assert layout.projection(0, 0, "first", output=True).output is None
 
 
-def test_the_whole_numbers_among_the_arrays_that_are_not_trained():
-    whole = [key for key in MODEL if MODEL[key].dtype.kind != "f"]
-    mask = LAYOUT.whole
-    assert mask.shape == (LAYOUT.num_carried,)
-    places = {entry.key: entry.place for entry in LAYOUT.entries if not entry.trained}
-    assert {key for key, place in places.items() if mask[place].any()} == set(whole)
-    assert all(mask[places[key]].all() for key in whole)
-
-
 @pytest.mark.parametrize(
     ("field", "value", "problem"),
     [

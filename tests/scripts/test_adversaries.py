@@ -5,12 +5,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adversaries.attacks import ATTACKS, Moment, Turn, backdoored
+from adversaries.attacks import (
+    ATTACKS,
+    COMES_AND_GOES,
+    NEW_NAMES,
+    Attack,
+    Moment,
+    Turn,
+    backdoored,
+)
+from adversaries.federation import Federation
 from adversaries.measure import separated
 from adversaries.runs import AWAY, attacked, shift_of
 
 from cflower.data.examples import Examples
 from cflower.messages.layout import Layout
+from cflower.simulation.inline_grid import FIRST_NODE_ID
 
 CLIENTS, ADVERSARIES = 10, 2
 KEYS: dict[str, Any] = {"model": "mlp", "num-server-rounds": 20}
@@ -42,6 +52,23 @@ def test_a_median_withstands_a_backdoor_with_groups_and_without(sizes, bad, most
     # A mean: 1.0. Honest examples do not show a backdoor, so no vote parts three of ten clients.
     assert found.success < most
     assert found.accuracy > 0.9
+
+
+def test_adversaries_come_and_go_and_have_new_nodes_in_each_round():
+    def nodes(presence, now):
+        federation = Federation(Attack(presence=presence), [4])
+        federation.now = now
+        grid = federation.grid(lambda message, context: None, 5, {}, 1)
+        return [*grid.get_node_ids()], grid
+
+    honest = [FIRST_NODE_ID + client for client in range(4)]
+    assert [len(nodes(COMES_AND_GOES, now)[0]) for now in range(4)] == [5, 4, 5, 4]
+    assert nodes("", 3)[0] == [*honest, FIRST_NODE_ID + 4]
+    first, second = (nodes(NEW_NAMES, now)[0] for now in (0, 1))
+    assert first[:4] == second[:4] == honest and len({*first, *second}) == 6
+    (ids, grid) = nodes(NEW_NAMES, 7)
+    assert [*grid.get_node_ids()] == ids
+    assert grid._contexts[ids[-1]].node_config["partition-id"] == 4
 
 
 def test_what_adversaries_send():

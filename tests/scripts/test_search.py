@@ -12,7 +12,7 @@ from typer import BadParameter
 from cflower.messages.layout import Layout
 
 MILD = Program("mlp", "", 1.0, "fedavg+fedavg", 1, "last group", "always", "all", "nothing", "own",
-               0.5, 1.0, "honest", "own", "")  # fmt: skip
+               0.5, 1.0, "honest", "own", "", "")  # fmt: skip
 HOSTILE = MILD._replace(direction="mean", length=-2.0, claim=3.0)
 
 
@@ -60,7 +60,7 @@ FIRST = BACK._replace(
     fraction=0.1, when="first", arrays="trained", direction="own", length=1e6, claim=1.0
 )
 QUIET = Program("small_models:embedding", "10,10", 1.0, "fedavg+fedavg", 1, "all groups", "always",
-                "quiet", "nothing", "constant", 3.0, 1e9, "praise", "own", "")  # fmt: skip
+                "quiet", "nothing", "constant", 3.0, 1e9, "praise", "own", "", "")  # fmt: skip
 LATE = QUIET._replace(
     model="small_models:frozen_batchnorm", when="late", arrays="first", length=1e6, vote="opposite"
 )
