@@ -78,7 +78,7 @@ class RunSoFar:
         return Summary(
             clusters={leaf.name: list(leaf.members) for leaf in tree.leaves},
             splits=self.splits,
-            not_split=why_not_split(tree, self.root),
+            not_split=getattr(report, "advice", "") or why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
             moves=list(map(MoveLine.of, report.state.moves)),
             common_rounds=tree.root.rounds,
@@ -104,7 +104,7 @@ def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
 
     ``root`` is the last line about the root.
     """
-    if not tree.root.is_leaf or root is None or root.decision == Outcome.NEVER:
+    if not tree.root.is_leaf or root is None or root.decision in (Outcome.NEVER, Outcome.FOUND):
         return None
     return f"No split: {root.reason}. {ADVICE.get(Outcome(root.decision), '')}".rstrip()
 
