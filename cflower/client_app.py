@@ -1,10 +1,11 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import copy
 import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.changes.personal import LEAF, MIX
-from cflower.clients import node
+from cflower.clients import methods, node
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
@@ -53,7 +54,7 @@ from cflower.messages.client_names import (
     is_name,
 )
 from cflower.metric import BRIER
-from cflower.ordering import in_order
+from cflower.ordering import in_order, without
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
@@ -167,10 +168,24 @@ def trained_alone(message: Message, context: Context) -> Trained:
     """The training that a message asks for."""
     config, data, model = prepare_training(message, context)
     server_round, size = node.round_of(message), {"num-examples": len(data.train)}
+    method = node.method_of(message)
+    received = copy.deepcopy(model) if method else model
+    methods.serve(method, model, context)
     held_out = evaluate(model, node.asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
-    losses = train(model, data.train, config, server_round=server_round, seed=seed)
-    return Trained(held_out, {**losses, **size}, arrays_of(model))
+    run = partial(train, examples=data.train, settings=config, server_round=server_round, seed=seed)
+    if method == "ditto":
+        with methods.pulled(model, received, config.proximal_mu):
+            run(model)
+        methods.keep(model, model.state_dict().keys(), context)
+        model = received
+    with methods.pulled(model, received, config.proximal_mu if method == "fedprox" else 0.0):
+        losses = run(model)
+    arrays = arrays_of(model)
+    if local := methods.local_keys(method, model):
+        methods.keep(model, local, context)
+        arrays = without(arrays, local)
+    return Trained(held_out, {**losses, **size}, arrays)
 
 
 @app.train("adapt")
@@ -206,6 +221,7 @@ def mixed(
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
     _, data, model = prepare(message, context)
+    methods.serve(node.method_of(message), model, context)
     examples = node.asked_part(message, data)
     if node.decides(message):
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
-METHODS = ("clustered", "federated", "isolated")
+LOOPS = ("fedprox", "ditto", "fedper", "fedbn")
+"""The methods of `cflower.clients.methods`: FedAvg on the server, and another training."""
+METHODS = ("clustered", "federated", "isolated", *LOOPS)
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 REGRESSION_METRICS = ("rmse", "mae")
@@ -103,6 +105,11 @@ class RunConfig(TrainingSettings, DataSettings):
             not self.baselines or self.method == "clustered",
             f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
             "leave one of them out.",
+        )
+        require(
+            self.method not in LOOPS or (self.privacy == "none" and not self.resume),
+            f"Got method={self.method!r} with resume or privacy='permutation', but clients keep "
+            "arrays of their own, which no run folder has, and know their layers: leave these out.",
         )
         check_influence("max-influence", self.max_influence)
         require(

@@ -12,11 +12,12 @@ from cflower.algorithm.criteria import Criterion, NeverSplit
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.auto.criterion import AutoCriterion
-from cflower.config import RunConfig
+from cflower.clients.methods import local_keys
+from cflower.config import LOOPS, RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
-from cflower.messages.client_names import CLASSES_HERE, PREPARATION, TABLE
+from cflower.messages.client_names import CLASSES_HERE, METHOD, PREPARATION, TABLE
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
@@ -143,6 +144,8 @@ def agree(
             recorder.say(f"Warning: {sentence}")
     model = initial_model(config, spec)
     about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
+    if config.method in LOOPS:
+        about[METHOD] = config.method
     if private:
         model = ask_first_model(grid, roll_call, Layout.of(model), about)
     return model, about
@@ -229,4 +232,5 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
 def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
     """The first model, sized to the clients' data."""
     model = build_model(config.model, kind.input_shape, kind.num_outputs, config.seed)
+    local_keys(config.method, model)  # refuses a model without the layers that stay on clients
     return record_of(arrays_of(model))

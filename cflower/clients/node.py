@@ -19,7 +19,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import PART, PREPARATION
+from cflower.messages.client_names import METHOD, PART, PREPARATION
 
 
 def config_of(context: Context) -> RunConfig:
@@ -44,6 +44,11 @@ def preparation_of(message: Message) -> str:
     """How to prepare the columns of a table, as JSON; empty if the data are no table."""
     config = message.content.get("config")
     return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
+
+
+def method_of(message: Message) -> str:
+    """The method by which the clients train, if it is one of `cflower.clients.methods`."""
+    return str(records_in(message.content, ConfigRecord)["config"].get(METHOD, ""))
 
 
 def asked_part(message: Message, data: ClientData) -> Examples:

@@ -266,9 +266,7 @@ class Advised(Strategy):
         if not own or self._common is None or self._messenger is None:
             return
         if not self._alone or type(self.strategy).__name__.startswith("DifferentialPrivacy"):
-            self.reason = (
-                "the models of the question would lack the noise of another wrapper"
-            )
+            self.reason = "the models of the question would lack the noise of another wrapper"
             return
         if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
             self.reason = "the ClientApp has no evaluate function"
