@@ -19,6 +19,10 @@ BASELINES: dict[str, str] = {
     "isolated": "each client alone for all rounds",
     "tuned": "conventional FL, then each client alone",
     "clustered": "clusters without personal models",
+    "fedprox": "FedProx for all rounds",
+    "fedper": "FedPer: a last layer for each client",
+    "fedbn": "FedBN: normalisation layers for each client",
+    "ditto": "Ditto: a model for each client, pulled to the common one",
 }
 """The baselines of a run in words."""
 OWN_METHODS = ("federated", "isolated")

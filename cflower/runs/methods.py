@@ -15,7 +15,11 @@ from cflower.runs.tables import shown, starred, table_of
 METHODS = {
     "isolated": ("each client alone", "no federation is needed"),
     "federated": ("conventional FL", "with FedAvg"),
+    "fedprox": ("FedProx", "with method='fedprox'"),
+    "fedper": ("FedPer", "with method='fedper'"),
+    "fedbn": ("FedBN", "with method='fedbn'"),
     "tuned": ("conventional FL, then alone", "with FedAvg and further training at each client"),
+    "ditto": ("Ditto", "with method='ditto'"),
     "clustered": ("clusters", "with ClusteredFL(personal=False)"),
     "own": ("clusters, then personal", "with ClusteredFL"),
 }
