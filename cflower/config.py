@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 LOOPS = ("fedprox", "ditto", "fedper", "fedbn")
 """The methods of `cflower.clients.methods`: FedAvg on the server, and another training."""
-METHODS = ("clustered", "federated", "isolated", *LOOPS)
+METHODS = ("clustered", "federated", "isolated", "ifca", *LOOPS)
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 REGRESSION_METRICS = ("rmse", "mae")
@@ -51,6 +51,7 @@ class RunConfig(TrainingSettings, DataSettings):
     """
 
     method: str = choice("clustered", METHODS)
+    num_models: int = number(2, least=2)
     num_server_rounds: int = number(30, least=1)
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(0.0, least=0, most=1)
@@ -107,9 +108,9 @@ class RunConfig(TrainingSettings, DataSettings):
             "leave one of them out.",
         )
         require(
-            self.method not in LOOPS or (self.privacy == "none" and not self.resume),
-            f"Got method={self.method!r} with resume or privacy='permutation', but clients keep "
-            "arrays of their own, which no run folder has, and know their layers: leave these out.",
+            self.method not in (*LOOPS, "ifca") or (self.privacy == "none" and not self.resume),
+            f"Got method={self.method!r} with resume or privacy='permutation', but the clients or "
+            "the server have models that no run folder or no client has: leave these out.",
         )
         check_influence("max-influence", self.max_influence)
         require(

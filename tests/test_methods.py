@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from families.planted import run_config
-from peers import own
+from peers import ifca, own
 from peers.contest import in_process
 from peers.federation import Federation, Outcome, pulled
 from torch import nn
@@ -62,6 +62,7 @@ def fedper(here: Federation) -> Outcome:
         ("fedprox", partial(fedprox, mu=0.2), 0.2),
         ("ditto", partial(ditto, strength=0.05), 0.05),
         ("fedper", fedper, 0.1),
+        ("ifca", partial(ifca.run, k=3), 0.1),
     ],
 )
 def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
@@ -70,7 +71,7 @@ def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
     more = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
     # Deciding examples are kept apart in both.
     config = run_config("digits", "", family, "auto", 22, more)
-    apart = {"trial-rounds": 1, "proximal-mu": strength}
+    apart = {"trial-rounds": 1, "proximal-mu": strength, "num-models": 3}
     expected, _ = in_process(anew, config)
     found, _ = own.run(method, config, apart)
     figures = [{c: v["accuracy"] for c, v in s["clients"].items()} for s in (expected, found)]
@@ -102,5 +103,5 @@ def test_normalisation_layers_stay_on_the_clients_by_fedbn():
 
 def test_layers_of_the_clients_do_not_go_with_a_secret_order_or_a_resumed_run():
     for wrong in ({"privacy": "permutation"}, {"resume": "2026"}):
-        with pytest.raises(ConfigError, match="clients keep arrays of their own"):
+        with pytest.raises(ConfigError, match="have models that no run folder"):
             RunConfig(method="fedper", **wrong)

@@ -19,7 +19,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import METHOD, PART, PREPARATION
+from cflower.messages.client_names import METHOD, PART, PREPARATION, TRAINED_ON
 
 
 def config_of(context: Context) -> RunConfig:
@@ -53,7 +53,8 @@ def method_of(message: Message) -> str:
 
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
-    return data.decide if decides(message) else data.report
+    asked = records_in(message.content, ConfigRecord)["config"].get(PART)
+    return {DECIDE: data.decide, TRAINED_ON: data.train}.get(str(asked), data.report)
 
 
 def decides(message: Message) -> bool:
