@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
@@ -32,6 +33,7 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
+from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import (
     brier_score,
     counted,
@@ -179,10 +181,17 @@ def trained_alone(message: Message, context: Context) -> Trained:
             run(model)
         methods.keep(model, model.state_dict().keys(), context)
         model = received
-    with methods.pulled(model, received, config.proximal_mu if method == "fedprox" else 0.0):
-        losses = run(model)
+    local = methods.local_keys(method, model)
+    if method == "fedrep":
+        with methods.only_training(model, local):
+            run(model)
+        with methods.only_training(model, model.state_dict().keys() - local):
+            losses = run(model)
+    else:
+        with methods.pulled(model, received, config.proximal_mu if method == "fedprox" else 0.0):
+            losses = run(model)
     arrays = arrays_of(model)
-    if local := methods.local_keys(method, model):
+    if local:
         methods.keep(model, local, context)
         arrays = without(arrays, local)
     return Trained(held_out, {**losses, **size}, arrays)
@@ -220,8 +229,14 @@ def mixed(
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
-    _, data, model = prepare(message, context)
-    methods.serve(node.method_of(message), model, context)
+    config, data, model = prepare(message, context)
+    method, server_round = node.method_of(message), node.round_of(message)
+    methods.serve(method, model, context)
+    if method == "fedrep":
+        settings = replace(config.part(TrainingSettings), local_epochs=methods.LAST_EPOCHS)
+        seed = torch_seed(config.seed, "train", server_round, client_name(context))
+        with methods.only_training(model, methods.local_keys(method, model)):
+            train(model, data.train, settings, server_round=server_round, seed=seed)
     examples = node.asked_part(message, data)
     if node.decides(message):
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))

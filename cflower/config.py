@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
-LOOPS = ("fedprox", "ditto", "fedper", "fedbn")
+LOOPS = ("fedprox", "ditto", "fedper", "fedrep", "fedbn")
 """The methods of `cflower.clients.methods`: FedAvg on the server, and another training."""
 METHODS = ("clustered", "federated", "isolated", "ifca", *LOOPS)
 CRITERIA = ("auto", "norms")

@@ -1,13 +1,15 @@
 """The methods in which clients train otherwise: each beside the same method written down anew."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from families.planted import run_config
 from peers import ifca, own
 from peers.contest import in_process
-from peers.federation import Federation, Outcome, pulled
+from peers.federation import Change, Federation, Outcome, pulled
 from torch import nn
 
 from cflower.clients.methods import local_keys
@@ -55,6 +57,37 @@ def fedper(here: Federation) -> Outcome:
     return Outcome({client: np.concatenate([body, head]) for client, head in heads.items()})
 
 
+def fedrep(here: Federation) -> Outcome:
+    """Collins et al., Algorithm 1."""
+    shared = here.size_below_the_head()
+    body, heads = here.initial[:shared], dict.fromkeys(here.clients, here.initial[shared:])
+    head_only, body_only = frozen(0, shared), frozen(shared, len(here.initial))
+    for server_round in range(1, here.rounds + 1):
+        trained = {}
+        for client in here.participants(server_round):
+            start = np.concatenate([body, heads[client]])
+            headed = here.train(client, start, server_round, change=head_only)
+            whole = here.train(client, headed, server_round, change=body_only)
+            heads[client], trained[client] = headed[shared:], whole[:shared]
+        body = here.mean(trained)
+    epochs, last = replace(here.training, local_epochs=10), here.rounds
+    models = {}
+    for client, head in heads.items():
+        start = np.concatenate([body, head])
+        models[client] = here.train(client, start, last, settings=epochs, change=head_only)
+    return Outcome(models)
+
+
+def frozen(begin: int, end: int) -> Change:
+    """No gradient for the parameters in these places: SGD without weight decay leaves them."""
+
+    def change(place: slice, gradient: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+        inside = begin <= place.start and place.stop <= end
+        return torch.zeros_like(gradient) if inside else gradient
+
+    return change
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("method", "anew", "strength"),
@@ -62,6 +95,7 @@ def fedper(here: Federation) -> Outcome:
         ("fedprox", partial(fedprox, mu=0.2), 0.2),
         ("ditto", partial(ditto, strength=0.05), 0.05),
         ("fedper", fedper, 0.1),
+        ("fedrep", fedrep, 0.1),
         ("ifca", partial(ifca.run, k=3), 0.1),
     ],
 )

@@ -186,7 +186,7 @@ class Methods:
         configs = self._start.train_config, self._start.evaluate_config
         train, evaluate = (ConfigRecord({**(one or {}), METHOD: method}) for one in configs)
         start = self._start._replace(train_config=train, evaluate_config=evaluate)
-        times = 2 if method == "ditto" else 1  # it trains two models in a round
+        times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
         rounds = max(1, self.effort.rounds // times)
         report, _ = start.train(self._grid, self._averaged, [Steps(self._say)], rounds)
         trainings = {c: times * number for c, number in report.failures.trainings.items()}

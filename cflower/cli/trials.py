@@ -40,7 +40,7 @@ def try_methods(
     resume: Annotated[str, typer.Option(help="The run of a try that was interrupted.")] = "",
     workers: Workers = None,
     also: Annotated[
-        str, typer.Option(help="Of cflower's own app also: fedprox, fedper, fedbn, ditto; commas.")
+        str, typer.Option(help="With cflower's app: fedprox, fedper, fedrep, fedbn, ditto; commas.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -9,6 +9,10 @@
   serves it.
 - ``fedper``: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization
   Layers", arXiv 1912.00818. The last layer with weights is each client's own and is never sent.
+- ``fedrep``: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representations for
+  Personalized Federated Learning", ICML 2021, arXiv 2102.07078 (Algorithm 1). As ``fedper``, but a
+  client trains first this layer alone and then the others alone, and for each evaluation its layer
+  once more, in `LAST_EPOCHS`.
 - ``fedbn``: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated Learning on Non-IID Features via Local
   Batch Normalization", ICLR 2021, arXiv 2102.07623. So are the normalisation layers.
 
@@ -31,6 +35,8 @@ from cflower.messages.arrays import record_of, values_of
 
 OWN = "own-model"
 """The key of a client's own arrays in the state of its context."""
+LAST_EPOCHS = 10
+"""As the authors of FedRep have it (lgcollins/FedRep, commit d82e629)."""
 NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -52,7 +58,7 @@ def local_keys(method: str, model: nn.Module) -> frozenset[str]:
     """The keys of the arrays that a method never sends; `CFlowerError` if a model has none."""
     layers = [(n, m) for n, m in model.named_modules() if [*m.parameters(recurse=False)]]
     match method:
-        case "fedper":
+        case "fedper" | "fedrep":
             layers = layers[-1:]
         case "fedbn":
             layers = [(name, layer) for name, layer in layers if isinstance(layer, NORMALISING)]
@@ -84,3 +90,14 @@ def pulled(model: nn.Module, towards: nn.Module, strength: float) -> Iterator[No
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def only_training(model: nn.Module, keys: Collection[str]) -> Iterator[None]:
+    """Within, only the parameters with these keys are trained."""
+    for key, parameter in model.named_parameters():
+        parameter.requires_grad_(key in keys)
+    try:
+        yield
+    finally:
+        model.requires_grad_(True)

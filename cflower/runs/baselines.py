@@ -21,6 +21,7 @@ BASELINES: dict[str, str] = {
     "clustered": "clusters without personal models",
     "fedprox": "FedProx for all rounds",
     "fedper": "FedPer: a last layer for each client",
+    "fedrep": "FedRep: a last layer for each client, trained by itself",
     "fedbn": "FedBN: normalisation layers for each client",
     "ditto": "Ditto: a model for each client, pulled to the common one",
 }

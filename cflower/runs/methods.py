@@ -17,6 +17,7 @@ METHODS = {
     "federated": ("conventional FL", "with FedAvg"),
     "fedprox": ("FedProx", "with method='fedprox'"),
     "fedper": ("FedPer", "with method='fedper'"),
+    "fedrep": ("FedRep", "with method='fedrep'"),
     "fedbn": ("FedBN", "with method='fedbn'"),
     "tuned": ("conventional FL, then alone", "with FedAvg and further training at each client"),
     "ditto": ("Ditto", "with method='ditto'"),

@@ -2,7 +2,7 @@ r"""All methods by name, what each was given, and one run of one of them.
 
 Beyond the run config a method is given, whatever the federation and the seed:
 
-- cflower, conventional FL, isolated training, FLUX, FEROMA, FedRep and OCFL: nothing;
+- cflower, conventional FL, isolated training, FedPer, FedRep, FLUX, FEROMA and OCFL: nothing;
 - the oracle: the groups; IFCA and CLoVE: their number;
 - all others: their values in `TUNED`, which are the same for all federations of a data set.
 
@@ -33,7 +33,6 @@ from peers import (
     apfl,
     clove,
     feddrift,
-    fedrep,
     feroma,
     fine_tuning,
     flux,
@@ -77,7 +76,6 @@ PEERS = {
     "clove": Peer(clove.run, {"k": "k"}, "k = {k:g}"),
     "clove-any-k": Peer(clove.run_without_k, given="k at most 15"),
     "feroma": Peer(feroma.run, given="latent means and deviations by class, every round"),
-    "fedrep": Peer(fedrep.run),
     "fine-tuned": Peer(fine_tuning.run, {"epochs": "epochs"}, "epochs = {epochs:g}"),
     "apfl": Peer(apfl.run, {"alpha": "mixture"}, "alpha = {mixture:g}"),
     "pfedme": Peer(
@@ -108,7 +106,12 @@ GROUPLESS = (
 LONGER = " as long"
 """How the name of a method ends that has so many rounds that its clients train as often as
 cflower's may at most."""
-LOOPS = {"fedprox": "mu = {strength:g}", "ditto": "lambda = {strength:g}", "fedper": ""}
+LOOPS = {
+    "fedprox": "mu = {strength:g}",
+    "ditto": "lambda = {strength:g}",
+    "fedper": "",
+    "fedrep": "",
+}
 """Methods of cflower's app in which the clients train otherwise, and what they are given."""
 OWN = ("cflower", "oracle", *LOOPS)
 """Methods that run through cflower's own apps."""

@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     # They decide nothing, so that their clients train on the deciding examples too.
     **{
         name: {**BASELINES["federated"], "method": name, "trial-rounds": 0, "personal": False}
-        for name in ("fedprox", "ditto", "fedper", "ifca")
+        for name in ("fedprox", "ditto", "fedper", "fedrep", "ifca")
     },
 }
 """The run config of each."""
@@ -61,7 +61,7 @@ def run(
     finally:
         shutil.rmtree(folder)
     cost.trainings = sum(client["trainings"] for client in summary["clients"].values())
-    cost.trainings *= 2 if method == "ditto" else 1  # of two models
+    cost.trainings *= 2 if method in ("ditto", "fedrep") else 1  # two in a round
     cost.server_seconds = time.process_time() - began_run - cost.client_seconds - apart
     return summary, cost
 

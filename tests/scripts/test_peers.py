@@ -17,7 +17,6 @@ from peers import (
     apfl,
     clove,
     feddrift,
-    fedrep,
     feroma,
     flux,
     ifca,
@@ -254,18 +253,6 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["pacfl"]["worse than alone"] == "-"  # nobody was alone there
     assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
     assert found["cflower"]["less cflower's"] == "-"
-
-
-def test_fedrep_shares_all_layers_but_the_last_which_no_client_sends():
-    # Collins et al., Algorithm 1: the representation is the mean, a head is its client's own.
-    here = Federation(config())
-    outcome = fedrep.run(here)
-    shared = here.size_below_the_head()
-    bodies = np.stack([model[:shared] for model in outcome.models.values()])
-    assert np.all(bodies == bodies[0])
-    heads = np.stack([model[shared:] for model in outcome.models.values()])
-    assert len(np.unique(heads, axis=0)) == len(heads)
-    assert here.cost.up == 4 * shared * len(here.clients) * here.rounds
 
 
 def test_clove_sends_every_model_until_the_groups_are_stable_and_finds_the_groups():
