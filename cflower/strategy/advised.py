@@ -52,6 +52,8 @@ YES, NO, CANNOT_TELL = "yes", "no", "cannot tell"
 ASKED_AFTER = 3
 """Rounds after which the clients are asked, or later, once groups can be cut. Much later the models
 of one round gain even by groups that one model serves as well (docs/evidence/advice.md)."""
+RATE = "Of 35 such answers about test federations 1 was wrong."
+"""Measured, see docs/evidence/advice.md."""
 LENGTH = 16_384
 """Entries to which longer updates are projected, as in `ClusteredFL`."""
 
@@ -130,7 +132,9 @@ class Advised(Strategy):
         if self.groups or self.answer == YES:
             may = "differ" if self.groups else "may differ"
             known = f"The clients {may}: {in_words(self.groups or self._asked)}."
-        return f"{known} Would separate models help? {self.answer.capitalize()}: {self.reason}."
+        answer = f"{self.answer.capitalize()}: {self.reason}."
+        rate = "" if self.answer == CANNOT_TELL else f" {RATE}"
+        return f"{known} Would separate models help? {answer}{rate}"
 
     def summary(self) -> None:
         """Log the settings of the strategy."""
