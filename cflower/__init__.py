@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from cflower.recording.recorder import Recorder as Recorder
     from cflower.recording.trackers import Tracker as Tracker
     from cflower.simulation.simulate import simulate as simulate
+    from cflower.strategy.advised import Advised as Advised
     from cflower.strategy.clustered_fl import ClusteredFL as ClusteredFL
     from cflower.strategy.observers import Observer as Observer
 
     __version__: str
 _HOMES = {
+    "Advised": "cflower.strategy.advised",
     "AutoCriterion": "cflower.auto.criterion",
     "ClusteredFL": "cflower.strategy.clustered_fl",
     "NeverSplit": "cflower.algorithm.criteria",

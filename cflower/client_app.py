@@ -1,10 +1,12 @@
 """The ClientApp: evaluates the model it receives, trains it, and answers the roll call."""
 
+import copy
 import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.changes.personal import LEAF, MIX
-from cflower.clients import node
+from cflower.clients import methods, node
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
@@ -31,6 +33,7 @@ from cflower.errors import CFlowerError
 from cflower.learning.device import chosen_device
 from cflower.learning.models import arrays_of, build_model, empty_model
 from cflower.learning.selection import choose, judge_path, losses_of
+from cflower.learning.settings import TrainingSettings
 from cflower.learning.training import (
     brier_score,
     counts_on,
@@ -54,7 +57,7 @@ from cflower.messages.client_names import (
     only_evaluates,
 )
 from cflower.metric import BRIER
-from cflower.ordering import in_order
+from cflower.ordering import in_order, without
 from cflower.privacy.permutation import derived_number, refuse_chosen_model, shuffled
 from cflower.privacy.permutation_mod import PermutationMod, seed_of
 from cflower.seeding import generator, torch_seed
@@ -169,10 +172,31 @@ def trained_alone(message: Message, context: Context) -> Trained:
     """The training that a message asks for."""
     config, data, model = prepare_training(message, context)
     server_round, examples = node.round_of(message), node.training_examples(message, data)
+    method = node.method_of(message)
+    received = copy.deepcopy(model) if method else model
+    methods.serve(method, model, context)
     held_out = evaluate(model, node.asked_part(message, data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
-    losses = train(model, examples, config, server_round=server_round, seed=seed)
-    return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays_of(model))
+    run = partial(train, examples=examples, settings=config, server_round=server_round, seed=seed)
+    if method == "ditto":
+        with methods.pulled(model, received, config.proximal_mu):
+            run(model)
+        methods.keep(model, model.state_dict().keys(), context)
+        model = received
+    local = methods.local_keys(method, model)
+    if method == "fedrep":
+        with methods.only_training(model, local):
+            run(model)
+        with methods.only_training(model, model.state_dict().keys() - local):
+            losses = run(model)
+    else:
+        with methods.pulled(model, received, config.proximal_mu if method == "fedprox" else 0.0):
+            losses = run(model)
+    arrays = arrays_of(model)
+    if local:
+        methods.keep(model, local, context)
+        arrays = without(arrays, local)
+    return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays)
 
 
 @app.train("adapt")
@@ -207,7 +231,14 @@ def mixed(
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
-    _, data, model = prepare(message, context)
+    config, data, model = prepare(message, context)
+    method, server_round = node.method_of(message), node.round_of(message)
+    methods.serve(method, model, context)
+    if method == "fedrep":
+        settings = replace(config.part(TrainingSettings), local_epochs=methods.LAST_EPOCHS)
+        seed = torch_seed(config.seed, "train", server_round, client_name(context))
+        with methods.only_training(model, methods.local_keys(method, model)):
+            train(model, data.train, settings, server_round=server_round, seed=seed)
     examples = node.asked_part(message, data)
     if node.decides(message):
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
-METHODS = ("clustered", "federated", "isolated")
+LOOPS = ("fedprox", "ditto", "fedper", "fedrep", "fedbn")
+"""The methods of `cflower.clients.methods`: FedAvg on the server, and another training."""
+METHODS = ("clustered", "federated", "isolated", "ifca", *LOOPS)
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 REGRESSION_METRICS = ("rmse", "mae")
@@ -54,6 +56,7 @@ class RunConfig(TrainingSettings, DataSettings):
     """
 
     method: str = choice("clustered", METHODS)
+    num_models: int = number(2, least=2)
     num_server_rounds: int = number(30, least=1)
     fraction_train: float = number(1.0, above=0, most=1)
     fraction_evaluate: float = number(0.0, least=0, most=1)
@@ -110,6 +113,11 @@ class RunConfig(TrainingSettings, DataSettings):
             not self.baselines or self.method == "clustered",
             f"Got baselines=true with method={self.method!r}, which is itself a baseline: "
             "leave one of them out.",
+        )
+        require(
+            self.method not in (*LOOPS, "ifca") or (self.privacy == "none" and not self.resume),
+            f"Got method={self.method!r} with resume or privacy='permutation', but the clients or "
+            "the server have models that no run folder or no client has: leave these out.",
         )
         check_influence("max-influence", self.max_influence)
         require(

@@ -13,11 +13,12 @@ from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.optimizers import ServerOptimizer
 from cflower.auto.chosen import ChosenNumber
 from cflower.auto.criterion import AutoCriterion
-from cflower.config import RunConfig
+from cflower.clients.methods import local_keys
+from cflower.config import LOOPS, RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
-from cflower.messages.client_names import CLASSES_HERE, PREPARATION, TABLE
+from cflower.messages.client_names import CLASSES_HERE, METHOD, PREPARATION, TABLE
 from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
@@ -31,6 +32,7 @@ from cflower.runs.ways import KINDS, OWN_METHODS
 from cflower.settings import require
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.ifca import IFCA
 from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
 from cflower.tables.agreement import agree as prepare
@@ -77,7 +79,9 @@ def run(
     roll_call = roll_call_of(config)
     terminal = [] if say is None else [RoundProgress(say)]
     strategy = strategy_of(config, criterion, roll_call, [recorder, *trackers, *terminal])
-    model, about = agree_on_model(grid, roll_call, config, recorder)
+    (model, *others), about = agree_on_model(grid, roll_call, config, recorder)
+    if isinstance(strategy, IFCA):
+        strategy.first_models += [model, *others]
     recorder.baselines = dict.fromkeys(OWN_METHODS) if config.baselines else None
     train(strategy, grid, model, config, about)
     if recorder.problem:
@@ -113,8 +117,8 @@ def roll_call_of(config: RunConfig) -> RollCall:
 
 def agree_on_model(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
-) -> tuple[ArrayRecord, ConfigRecord]:
-    """Wait for clients whose data fit one model; that model, and what each message has to say.
+) -> tuple[list[ArrayRecord], ConfigRecord]:
+    """Wait for clients whose data fit one model; the first models, and what each message says.
 
     That is the preparation of their tables, if they have any. Prints the classes, the inputs and
     what of a table is not used.
@@ -142,11 +146,14 @@ def agree_on_model(
         holding = {name: one.get(CLASSES_HERE, ()) for name, one in roll_call.facts.items()}
         for sentence in doubts(spec.class_names, holding):
             recorder.say(f"Warning: {sentence}")
-    model = initial_model(config, spec)
+    number = config.num_models if config.method == "ifca" else 1
+    models = [initial_model(config, spec, i) for i in range(number)]
     about = ConfigRecord({PREPARATION: as_text(preparation)} if preparation else {})
+    if config.method in LOOPS:
+        about[METHOD] = config.method
     if private:
-        model = ask_first_model(grid, roll_call, Layout.of(model), about)
-    return model, about
+        models = [ask_first_model(grid, roll_call, Layout.of(models[0]), about)]
+    return models, about
 
 
 def preparation_of(
@@ -195,16 +202,12 @@ def strategy_of(
         settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
         settings[name] = None if settings[name] else False
-    return ClusteredFL(
-        criterion or criterion_of(config),
-        **settings,
-        min_train_nodes=1,
-        min_evaluate_nodes=0,
-        optimizer=optimizer_of(config),
-        isolated=config.method == "isolated",
-        observers=observers,
-        roll_call=roll_call,
-    )
+    settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer_of(config)}
+    settings |= {"observers": observers, "roll_call": roll_call}
+    if config.method == "ifca":
+        return IFCA(**settings)
+    settings["isolated"] = config.method == "isolated"
+    return ClusteredFL(criterion or criterion_of(config), **settings)
 
 
 def criterion_of(config: RunConfig) -> Criterion:
@@ -229,6 +232,9 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
     return ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum)
 
 
-def initial_model(config: RunConfig, kind: DataSpec) -> ArrayRecord:
-    model = build_model(config.model, kind.input_shape, kind.num_outputs, config.seed)
+def initial_model(config: RunConfig, kind: DataSpec, number: int = 0) -> ArrayRecord:
+    """The first model, sized to the clients' data, or a further one that begins otherwise."""
+    seed = config.seed + 1_000 * number
+    model = build_model(config.model, kind.input_shape, kind.num_outputs, seed)
+    local_keys(config.method, model)  # refuses a model without the layers that stay on clients
     return record_of(arrays_of(model))

@@ -36,6 +36,7 @@ MEASUREMENTS = {
     "liars": ("families.liars:liars", "clients that lie in every evaluation"),
     "kills": ("deployment.kills:kills", "real processes that are killed in mid-run"),
     "curious": ("adversaries.curious:curious", "permuted weights: what replies tell the server"),
+    "advice": ("families.advice:advice", "`Advised(FedAvg())`: is its answer right?"),
     "votes": ("families.votes:votes", "simulated replies to a vote"),
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
     "peers": ("peers.peers:main", "other methods on the same clients"),

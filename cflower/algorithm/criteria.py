@@ -39,6 +39,7 @@ class Outcome(StrEnum):
     UNDONE = "split taken back"
     PUT_OFF = "split put off"
     UNJUDGED = "split not judged"
+    FOUND = "groups found"
 
 
 @dataclass(frozen=True)

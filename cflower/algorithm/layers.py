@@ -38,7 +38,7 @@ def disagreement(parts: Sequence[Matrix]) -> float:
     all members, m_p its mean update, and m the mean of all.
 
     >>> disagreement([np.array([[1.0], [3.0]]), np.array([[5.0], [7.0]])])
-    3.0
+    3.5
     """
     sizes = np.array([len(part) for part in parts])
     shares, means = sizes / sizes.sum(), np.stack([part.mean(axis=0) for part in parts])

@@ -8,9 +8,10 @@ to its strategy's ``start``, and the clients get no other messages than in any r
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from cflower.algorithm.criteria import NeverSplit
@@ -18,6 +19,7 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.cli.started import TIMEOUT, Start, with_settings
 from cflower.errors import ConfigError
+from cflower.messages.client_names import METHOD
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import counted
@@ -103,7 +105,14 @@ def effort_of(strategy: ClusteredFL, grid: InlineGrid, start: Start) -> Effort:
 class Methods:
     """Runs the methods one after another; the run with clusters has the run folder."""
 
-    def __init__(self, start: Start, grid: InlineGrid, recorder: Recorder, say: Say) -> None:
+    def __init__(
+        self,
+        start: Start,
+        grid: InlineGrid,
+        recorder: Recorder,
+        say: Say,
+        also: Sequence[str] = (),
+    ) -> None:
         self._start, self._grid, self._recorder, self._say = start, grid, recorder, say
         self._strategy = clustered_strategy(start.strategy)
         self.effort = effort_of(self._strategy, grid, start)
@@ -125,6 +134,7 @@ class Methods:
         if self.effort.personal:
             clusters = with_settings(self._strategy, personal=False)
             self._training["clustered"] = lambda: self._train(clusters, self.effort.rounds)
+        self._training |= {name: partial(self._loop, name) for name in also}
 
     @property
     def _isolated(self) -> ClusteredFL:
@@ -171,6 +181,17 @@ class Methods:
         self._grid.num_bytes = sent  # training alone needs no messages
         trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
         return replace(report, failures=replace(report.failures, trainings=dict(trainings)))
+
+    def _loop(self, method: str) -> FinalReport:
+        """A method of cflower's own app by which the clients train otherwise."""
+        configs = self._start.train_config, self._start.evaluate_config
+        train, evaluate = (ConfigRecord({**(one or {}), METHOD: method}) for one in configs)
+        start = self._start._replace(train_config=train, evaluate_config=evaluate)
+        times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
+        rounds = max(1, self.effort.rounds // times)
+        report, _ = start.train(self._grid, self._averaged, [Steps(self._say)], rounds)
+        trainings = {c: times * number for c, number in report.failures.trainings.items()}
+        return replace(report, failures=replace(report.failures, trainings=trainings))
 
 
 class GoingOn(Observer):

@@ -30,6 +30,9 @@ def try_methods(
     out: Out = None,
     resume: Annotated[str, typer.Option(help="The run of a try that was interrupted.")] = "",
     workers: Workers = None,
+    also: Annotated[
+        str, typer.Option(help="With cflower's app: fedprox, fedper, fedrep, fedbn, ditto; commas.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Find the method that serves your clients best: train each one, compare them, give advice.
@@ -56,13 +59,19 @@ def try_methods(
     plain_log(progress_only=True)
     run = runnable(app, given, clients, workers)
     say = silent if as_json else partial(print, flush=True)
+    require(
+        run.is_own or not also,
+        f"Got --also {also}, but the clients of another app train as that app says: leave it out.",
+    )
+    more = chosen(also)
     server_app, recorder = run.load("serverapp"), run.recorder(runs, resume)
 
     def train(grid: "InlineGrid", context: "Context") -> None:
         from cflower.cli.methods import Methods
         from cflower.cli.started import start_of
 
-        methods = Methods(start_of(server_app, grid, context.run_config), grid, recorder, say)
+        start = start_of(server_app, grid, context.run_config)
+        methods = Methods(start, grid, recorder, say, more)
         say(methods.effort.in_words)
         methods.run(done, resumed=bool(resume))
 
@@ -74,6 +83,17 @@ def try_methods(
         print(f"\nInterrupted. What is finished is kept; to go on, {cure}.", file=sys.stderr)
         raise typer.Exit(130) from None
     show_methods(recorder.path, as_json=as_json)
+
+
+def chosen(also: str) -> list[str]:
+    """The methods between commas."""
+    from cflower.config import LOOPS
+    from cflower.settings import check_choice
+
+    names = [name.strip() for name in also.split(",") if name.strip()]
+    for name in names:
+        check_choice("--also", name, LOOPS)
+    return names
 
 
 def show_methods(folder: Path, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import PART, PREPARATION
+from cflower.messages.client_names import METHOD, PART, PREPARATION, TRAINED_ON
 
 
 def config_of(context: Context) -> RunConfig:
@@ -44,9 +44,15 @@ def preparation_in(message: Message) -> str:
     return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
 
 
+def method_of(message: Message) -> str:
+    """The method by which the clients train, if it is one of `cflower.clients.methods`."""
+    return str(records_in(message.content, ConfigRecord)["config"].get(METHOD, ""))
+
+
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
-    return data.decide if decides(message) else data.report
+    asked = records_in(message.content, ConfigRecord)["config"].get(PART)
+    return {DECIDE: data.decide, TRAINED_ON: data.train}.get(str(asked), data.report)
 
 
 def training_examples(message: Message, data: ClientData) -> Examples:

@@ -59,6 +59,7 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
     config, server_round = node.config_of(coming[0][1]), node.round_of(coming[0][0])
     jobs, model, most = [], None, 1
     together = config.clients_together and not config.is_regression
+    together = together and not node.method_of(coming[0][0])  # it pulls, or keeps arrays
     for message, context in coming if together else ():
         with suppress(Exception):  # of this client: it does not keep the others from their stack
             data = node.data_of(config, context, message)

@@ -22,6 +22,7 @@ class TrainingSettings:
     learning_rate_decay: float = number(0.99, above=0, most=1)
     momentum: float = number(0.9, least=0, below=1)
     weight_decay: float = number(0.0, least=0)
+    proximal_mu: float = number(0.1, least=0)
     clients_together: bool = True
 
     def __post_init__(self) -> None:

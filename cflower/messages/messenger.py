@@ -12,7 +12,8 @@ from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply, Task
+from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
+from cflower.algorithm.tree import ROOT
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.budget import Budget, Used, Waiting
@@ -204,6 +205,17 @@ class ClientMessenger:
     @property
     def _by_id(self) -> dict[str, Sent]:
         return {message.metadata.message_id: sent for message, sent in self._sent}
+
+    def sent_by_others(
+        self, messages: Iterable[Message], server_round: int, model: Weights
+    ) -> None:
+        """Note messages of another strategy, which train one model, to read their replies."""
+        self._sent = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            ask = Ask(self.roll_call.name_of(node), ROOT, Role.OWN, server_round)
+            self._sent.append((message, Sent(ask, model, node)))
+        self.failures = self.failures.asked(sent.ask for _, sent in self._sent)
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""

@@ -85,7 +85,7 @@ class RunSoFar:
             not_placed=list(in_order(state.unplaced)),
             splits=self.splits,
             refused=self.refused,
-            not_split=why_not_split(tree, self.root),
+            not_split=getattr(report, "advice", "") or why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
             moves=list(map(MoveLine.of, state.moves)),
             common_rounds=tree.root.rounds,
@@ -111,7 +111,7 @@ def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
 
     ``root`` is the last line about the root.
     """
-    if not tree.root.is_leaf or root is None or root.decision == Outcome.NEVER:
+    if not tree.root.is_leaf or root is None or root.decision in (Outcome.NEVER, Outcome.FOUND):
         return None
     return f"No split: {root.reason}. {ADVICE.get(Outcome(root.decision), '')}".rstrip()
 

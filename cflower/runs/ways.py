@@ -32,18 +32,26 @@ class Kind(NamedTuple):
 KINDS = {
     "isolated": Kind("each client alone", "alone", "no federation is needed"),
     "federated": Kind("conventional FL", "conven-\ntional FL", "with FedAvg"),
+    "fedprox": Kind("FedProx", "FedProx", "with method='fedprox'"),
+    "fedper": Kind("FedPer", "FedPer", "with method='fedper'"),
+    "fedrep": Kind("FedRep", "FedRep", "with method='fedrep'"),
+    "fedbn": Kind("FedBN", "FedBN", "with method='fedbn'"),
     "tuned": Kind(
         "conventional FL, then alone",
         "FL, then\nalone",
         "with FedAvg and further training at each client",
     ),
+    "ditto": Kind("Ditto", "Ditto", "with method='ditto'"),
     "clustered": Kind("clusters only", "clusters\nonly", "with ClusteredFL(personal=False)"),
     "own": Kind("clusters, then personal", "this\nrun", "with ClusteredFL"),
     "leaf": Kind("cluster's model", "cluster\nmodel"),
     "fl": Kind("common model", "common\nmodel"),
 }
 """The ways to serve a client; the methods come first, the simplest of them before the others."""
-BASELINES = ("federated", "isolated", "tuned", "clustered")
+BASELINES = (
+    *("federated", "isolated", "tuned", "clustered"),
+    *("fedprox", "fedper", "fedrep", "fedbn", "ditto"),
+)
 """The methods that a run is compared with, in the order in which they are shown."""
 MEAN_MODEL = "average of the clusters' models"
 OWN_METHODS = BASELINES[:2]

@@ -97,7 +97,7 @@ class Conditions:
             layout.as_sent,
             changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
-            self.all_train_after(num_rounds) if trial_rounds else inf,
+            self.all_train_after(num_rounds),
             body=layout.num_trained - output.size if output else 0,
             trim=settings.trimmed_share,
             middle=bool(settings.max_influence),
@@ -106,8 +106,8 @@ class Conditions:
 
     def all_train_after(self, num_rounds: int) -> float:
         """The last round in which no example that decides trains in any case."""
-        if self.settings.selection != "leaf":
-            return inf  # a client's model is chosen by them at the end
+        if self.private or self.settings.selection != "leaf":
+            return inf  # noise is for a fixed set; a client's model is chosen by them at the end
         return max(round(ALL_TRAIN_AFTER * num_rounds), LEAST_ROUNDS)
 
     def log_limits(self, num_rounds: int) -> None:

@@ -176,6 +176,8 @@ class FinalReport:
     """The one that leads."""
     judged: bool = False
     """Whether anything in the run was decided by held-out examples."""
+    advice: str = ""
+    """What `Advised` says about the clients of a run with one model."""
 
     @property
     def decided_by(self) -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from command import quieten_flower
@@ -16,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from peers import own
 
 from benchmarks.measure import Figure, alternate, in_a_process, now_mb, peak_mb
-from cflower import ClusteredFL
+from cflower import Advised, ClusteredFL
 from cflower.algorithm.criteria import Criterion, Evidence, Memory, NeverSplit
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.state import CFLState
@@ -90,7 +91,7 @@ def run_of(strategy: ClusteredFL) -> Run:
 
 
 def ask_all(
-    strategy: ClusteredFL, server_round: int, arrays: ArrayRecord | None, grid: Grid | None = None
+    strategy: Any, server_round: int, arrays: ArrayRecord | None, grid: Grid | None = None
 ) -> None:
     """Ask all clients for a round's training, in messages with the ids that `reply_of` answers."""
     grid = grid or run_of(strategy).grid
@@ -128,6 +129,10 @@ def aggregation(quick: bool) -> Iterator[Figure]:
         arrays, _ = strategy.aggregate_train(1, messages)
         ask_all(strategy, 2, arrays)
     before = steady.state
+    advised = Advised(FedAvg(min_available_nodes=clients))
+    first = record(np.zeros(shape, np.float32) for shape in shapes)
+    ask_all(advised, 1, first, InlineGrid(ClientApp(), clients, {}))
+    advised.aggregate_train(1, messages)
 
     def quiet() -> None:
         run_of(steady).state = before
@@ -145,6 +150,7 @@ def aggregation(quick: bool) -> Iterator[Figure]:
             "quiet": quiet,
             "fedavg": lambda: fedavg.aggregate_train(1, messages),
             "never": lambda: never.aggregate_train(2, messages),
+            "advised": lambda: advised.aggregate_train(2, messages),
             "auto": lambda: split("auto"),
             "norms": lambda: split("norms"),
         },
@@ -155,6 +161,8 @@ def aggregation(quick: bool) -> Iterator[Figure]:
     theirs, fast = "FedAvg.aggregate_train", took["fedavg"]
     compared = Figure.of_times
     yield compared(f"aggregate_train, {what}, no split", theirs, took["quiet"], fast, 1.15)
+    title = f"aggregate_train of Advised(FedAvg()), {what}"
+    yield compared(title, theirs, took["advised"], fast, 2.5)
     title, alone = f"aggregate_train with `auto`, {what}", "the same without a criterion"
     yield compared(title, alone, took["quiet"], took["never"], 1.05)
     for name in splitting:

@@ -2,7 +2,7 @@ r"""All methods by name, what each was given, and one run of one of them.
 
 Beyond the run config a method is given, whatever the federation and the seed:
 
-- cflower, conventional FL, isolated training, FLUX, FEROMA, FedRep and OCFL: nothing;
+- cflower, conventional FL, isolated training, FedPer, FedRep, FLUX, FEROMA and OCFL: nothing;
 - the oracle: the groups; IFCA and CLoVE: their number;
 - all others: their values in `TUNED`, which are the same for all federations of a data set.
 
@@ -32,10 +32,9 @@ from cflower.strategy.conditions import BEYOND_ROUNDS
 from peers import (
     apfl,
     clove,
-    ditto,
     feddrift,
-    fedrep,
     feroma,
+    fine_tuning,
     flux,
     ifca,
     ocfl,
@@ -77,9 +76,7 @@ PEERS = {
     "clove": Peer(clove.run, {"k": "k"}, "k = {k:g}"),
     "clove-any-k": Peer(clove.run_without_k, given="k at most 15"),
     "feroma": Peer(feroma.run, given="latent means and deviations by class, every round"),
-    "fedrep": Peer(fedrep.run),
-    "ditto": Peer(ditto.run, {"strength": "strength"}, "lambda = {strength:g}"),
-    "fine-tuned": Peer(ditto.fine_tuned, {"epochs": "epochs"}, "epochs = {epochs:g}"),
+    "fine-tuned": Peer(fine_tuning.run, {"epochs": "epochs"}, "epochs = {epochs:g}"),
     "apfl": Peer(apfl.run, {"alpha": "mixture"}, "alpha = {mixture:g}"),
     "pfedme": Peer(
         pfedme.run,
@@ -102,13 +99,21 @@ and 21, which are not reported; others are tried with ``--given``. StoCFL's λ, 
 authors'; pFedMe's ηλ, ``follow``, was not varied. MNIST's values of SR-FCA, StoCFL, APFL and pFedMe
 are those of the digits, its λ of Ditto and its epochs of fine-tuning those of a narrower grid."""
 GROUPLESS = (
-    "federated", "isolated", "ditto", "fine-tuned", "apfl", "pfedme", "fedrep", "feroma",
+    "federated", "isolated", "fedprox", "fedper", "ditto", "fine-tuned", "apfl", "pfedme", "fedrep",
+    "feroma",
 )  # fmt: skip
 """Methods that make no groups: nothing to be exact about."""
 LONGER = " as long"
 """How the name of a method ends that has so many rounds that its clients train as often as
 cflower's may at most."""
-OWN = ("cflower", "oracle")
+LOOPS = {
+    "fedprox": "mu = {strength:g}",
+    "ditto": "lambda = {strength:g}",
+    "fedper": "",
+    "fedrep": "",
+}
+"""Methods of cflower's app in which the clients train otherwise, and what they are given."""
+OWN = ("cflower", "oracle", *LOOPS)
 """Methods that run through cflower's own apps."""
 NAMES = (*OWN, *PEERS)
 """All with their own rounds; with `LONGER` after it a name of `PEERS` is a method, too."""
@@ -126,12 +131,12 @@ class Entry(NamedTuple):
 
 def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None = None) -> Entry:
     """A method for a federation of a data set, with `right` true groups."""
+    values = {**TUNED.get(data, TUNED["digits"]), "k": right, **(tuned or {})}
     if method in OWN:
-        return Entry(partial(own.run, method), "the true groups" if method == "oracle" else "")
-    peer, values = (
-        PEERS[method.removesuffix(LONGER)],
-        {**TUNED.get(data, TUNED["digits"]), "k": right, **(tuned or {})},
-    )
+        given = LOOPS.get(method, "the true groups" if method == "oracle" else "")
+        pull = {"proximal-mu": values["strength"]} if method in LOOPS else {}
+        return Entry(partial(own.run, method, more=pull), given.format(**values))
+    peer = PEERS[method.removesuffix(LONGER)]
     parameters = {parameter: values[name] for parameter, name in peer.takes.items()}
     run = partial(in_process, partial(peer.run, **parameters), all_examples=not peer.decides)
     return Entry(run, peer.given.format(**values))

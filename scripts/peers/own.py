@@ -23,12 +23,19 @@ METHODS: dict[str, dict[str, Any]] = {
     "cflower": {"method": "clustered", "split-criterion": "auto"},
     "federated": BASELINES["federated"],
     "oracle": BASELINES["oracle"],
+    # They decide nothing, so that their clients train on the deciding examples too.
+    **{
+        name: {**BASELINES["federated"], "method": name, "trial-rounds": 0, "personal": False}
+        for name in ("fedprox", "ditto", "fedper", "fedrep", "ifca")
+    },
 }
 """The run config of each."""
 
 
-def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
-    """The summary of one run, and what its training cost."""
+def run(
+    method: str, config: Mapping[str, Any], more: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Cost]:
+    """The summary of one run, with ``more`` keys, and what its training cost."""
     cost, folder, began_run = Cost(), Path(mkdtemp(prefix="peers-")), time.process_time()
     apart = 0.0  # seconds of the clients in other exchanges: roll call, final evaluation
 
@@ -45,7 +52,7 @@ def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
             apart += seconds
         return reply
 
-    keys = {**config, **METHODS[method], "output-dir": str(folder)}
+    keys = {**config, **METHODS[method], **(more or {}), "output-dir": str(folder)}
     rule = Oracle(truth_of(config)) if method == "oracle" else None
     server = partial(run_server, say=lambda text: None, criterion=rule)
     try:
@@ -54,6 +61,7 @@ def run(method: str, config: Mapping[str, Any]) -> tuple[dict[str, Any], Cost]:
     finally:
         shutil.rmtree(folder)
     cost.trainings = sum(client["trainings"] for client in summary["clients"].values())
+    cost.trainings *= 2 if method in ("ditto", "fedrep") else 1  # two in a round
     cost.server_seconds = time.process_time() - began_run - cost.client_seconds - apart
     return summary, cost
 

@@ -143,6 +143,19 @@ def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
     assert re.search(r"\n(Use |No method is shown )", out.replace("\n\n", "\n"))
 
 
+def test_methods_of_the_literature_are_tried_too_in_cflowers_own_app(tmp_path):
+    config = "num-server-rounds=4 dataset-size=400 model='linear' shift='label-swap'"
+    options = "--clients", 4, "--also", "fedprox, ditto", "--json", "--out", tmp_path / "runs"
+    content = json.loads(output_of("try", "-c", config, *options))
+    trainings = {one["key"]: one["trainings"] for one in content["methods"]}
+    assert trainings["fedprox"] == trainings["ditto"] == trainings["federated"]
+    wrong = error_of("try", "-c", config, "--clients", 4, "--also", "fedavg")
+    assert "fedavg" in wrong
+    assert "fedprox" in wrong
+    other = error_of("try", PROJECT / "examples" / "sklearn", "--also", "ditto")
+    assert "another app" in other
+
+
 def test_the_report_is_there_where_clusters_share_no_class_or_it_is_not_named(
     tmp_path, monkeypatch
 ):

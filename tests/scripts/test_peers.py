@@ -16,9 +16,7 @@ from families.planted import run_config
 from peers import (
     apfl,
     clove,
-    ditto,
     feddrift,
-    fedrep,
     feroma,
     flux,
     ifca,
@@ -111,14 +109,13 @@ def test_pacfl_separates_rotations_and_leaves_label_groups_together():
 @pytest.mark.parametrize(
     ("method", "shared"),
     [
-        (partial(ditto.run, strength=0.0), 0),  # Li et al., section 3
         (partial(apfl.run, alpha=1.0), 0),  # Deng et al., section 3: v̄ = α v + (1 - α) w
         (partial(apfl.run, alpha=1e-6), 1),
         # Dinh et al., Algorithm 1 with a copy that goes all the way after every step.
         (partial(pfedme.run, strength=0.0, rate=1.0, steps=1), 1),
         (partial(stocfl.run, tau=-1.0, strength=0.0), 2),  # Zeng et al., Algorithm 1
     ],
-    ids=["ditto", "apfl of the own model", "apfl of the common model", "pfedme", "stocfl"],
+    ids=["apfl of the own model", "apfl of the common model", "pfedme", "stocfl"],
 )
 def test_a_method_at_the_end_of_its_settings_trains_alone_after_rounds_of_fedavg(method, shared):
     here = federation(rounds=2)
@@ -227,8 +224,8 @@ def test_ocfl_is_coldest_where_all_updates_agree_and_makes_one_group_of_what_is_
 def test_every_tuned_value_is_one_methods_and_stands_in_what_it_was_given():
     used = [name for peer in PEERS.values() for name in peer.takes.values() if name != "k"]
     for data, values in TUNED.items():
-        assert sorted(used) == sorted(values)
-        given = " ".join(entry(name, data, 4).given for name in PEERS)
+        assert sorted([*used, "strength"]) == sorted(values)
+        given = " ".join(entry(name, data, 4).given for name in (*PEERS, "ditto"))
         assert all(f"{value:g}" in given for value in values.values())
 
 
@@ -256,18 +253,6 @@ def test_a_method_is_compared_with_cflower_on_its_own_federations_and_spreads_ov
     assert found["pacfl"]["worse than alone"] == "-"  # nobody was alone there
     assert found["pacfl"]["less cflower's"] == "-"  # cflower has not run there
     assert found["cflower"]["less cflower's"] == "-"
-
-
-def test_fedrep_shares_all_layers_but_the_last_which_no_client_sends():
-    # Collins et al., Algorithm 1: the representation is the mean, a head is its client's own.
-    here = Federation(config())
-    outcome = fedrep.run(here)
-    shared = here.size_below_the_head()
-    bodies = np.stack([model[:shared] for model in outcome.models.values()])
-    assert np.all(bodies == bodies[0])
-    heads = np.stack([model[shared:] for model in outcome.models.values()])
-    assert len(np.unique(heads, axis=0)) == len(heads)
-    assert here.cost.up == 4 * shared * len(here.clients) * here.rounds
 
 
 def test_clove_sends_every_model_until_the_groups_are_stable_and_finds_the_groups():
@@ -324,9 +309,9 @@ def test_a_method_as_long_has_rounds_for_as_many_trainings_as_cflowers_may_be(tm
     keys = {"num-server-rounds": 20, "min-available-nodes": 40, "fraction-train": 0.5}
     with pytest.raises(ConfigError, match="has not run"):
         rounds_as_long(what, keys, tmp_path)
-    for method, trainings in {"isolated": 400, "fine-tuned": 460, "ditto": 800}.items():
+    for method, trainings in {"isolated": 400, "fine-tuned": 460, "pfedme": 800}.items():
         write_record({"trainings": trainings}, tmp_path / f"digits--rotation-2--{method}--0.json")
-    for method, rounds in {"isolated": 26, "fine-tuned": 23, "ditto": 20}.items():
+    for method, rounds in {"isolated": 26, "fine-tuned": 23, "pfedme": 20}.items():
         assert rounds_as_long(what | {"method": method + LONGER}, keys, tmp_path) == rounds
 
 

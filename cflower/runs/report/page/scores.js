@@ -86,7 +86,7 @@ function clusterMeans(chart, steps) {
 const DASHES = { federated: '7 4', isolated: '2 4', tuned: '7 3 2 3', clustered: '12 4', central: '8 3 2 3' };
 const wayOf = (key) => run.run.ways.find((way) => way.key === key);
 const baselineCurves = () => Object.entries(run.curves).map(([key, curve]) => ({ name: run.run.words[key] ?? 'central evaluation', curve, value: wayOf(key).mean,
-  look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] } }));
+  look: { stroke: 'var(--ink)', 'stroke-width': 1.8, 'stroke-dasharray': DASHES[key] ?? '9 3 1 3' } }));
 const GREY = { stroke: 'var(--inner)', 'stroke-width': 2.6 };
 const AT_END = { stroke: 'var(--inner)', 'stroke-dasharray': '2 4', 'stroke-width': 1.5 };
 // The common model by round, from the first split on.

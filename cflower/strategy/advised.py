@@ -1,0 +1,392 @@
+"""`Advised`: any Flower Strategy, observed. Do its clients differ, and would separate models help?
+
+The evidence is that of `AutoCriterion`. The question to the clients is that of `ClusteredFL` before
+a split: the mean of a group's models of one round, which exists already, against the mean of all.
+docs/evidence/advice.md has its rate of error.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
+
+from cflower.algorithm.aggregation import WeightedMean
+from cflower.algorithm.change import Answer
+from cflower.algorithm.constants import SIGNIFICANT
+from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome
+from cflower.algorithm.projection import Projection
+from cflower.algorithm.state import DECIDE, REPORT, Ask, CFLState, Reply, Role
+from cflower.algorithm.tree import ROOT, ParameterTree
+from cflower.algorithm.weights import Weights, norm
+from cflower.auto.clustering import best_parts
+from cflower.auto.criterion import AutoCriterion
+from cflower.changes.vote import Verdict, verdict_of
+from cflower.errors import CFlowerError
+from cflower.messages.arrays import records_in
+from cflower.messages.client_names import EVALUATE, has_function
+from cflower.messages.exchange import PROGRESS
+from cflower.messages.failures import FailureRecord
+from cflower.messages.layout import Layout
+from cflower.messages.messenger import ClientMessenger
+from cflower.messages.metrics import ClientMetrics, Leader
+from cflower.messages.replies import the_one
+from cflower.messages.roll_call import RollCall
+from cflower.metric import Metric
+from cflower.ordering import counted, in_order, listed, only
+from cflower.settings import require
+from cflower.strategy.clustered_fl import ClusteredFL
+from cflower.strategy.observers import Observer, Observers, RunStart
+from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
+from cflower.strategy.settings import Settings
+
+Groups = tuple[tuple[str, ...], ...]
+YES, NO, CANNOT_TELL = "yes", "no", "cannot tell"
+ASKED_AFTER = 3
+"""Rounds after which the clients are asked, or later, once groups can be cut. Much later the models
+of one round gain even by groups that one model serves as well (docs/evidence/advice.md)."""
+RATE = "In a test 1 of 35 such answers was wrong."
+"""Measured, see docs/evidence/advice.md."""
+LENGTH = 16_384
+"""Entries to which longer updates are projected, as in `ClusteredFL`."""
+
+
+class Advised(Strategy):
+    """Any strategy, which trains as without this wrapper, and an answer about its clients.
+
+    After each round the log says whether the clients differ, and in which groups. In one round
+    they also evaluate two models that are not trained further. At the end the log says whether
+    separate models for the groups would help: yes, no or cannot tell.
+
+    Parameters
+    ----------
+    strategy : flwr.serverapp.strategy.Strategy
+        Such as ``FedAvg``, ``FedProx`` or ``FedAdam``. It does all the training.
+    observers : sequence of Observer
+        Such as `Recorder`, which writes a report. With observers, all clients evaluate the final
+        model at the end.
+    metric, higher_is_better : str, bool, optional
+        As in `ClusteredFL`.
+
+    Attributes
+    ----------
+    groups : tuple of tuple of str
+        The clients' groups in the last round, by name; empty if they do not differ.
+    answer : {"yes", "no", "cannot tell"}
+        Whether separate models for the groups would help.
+    reason : str
+        Why, in one clause.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> Advised(FedAvg()).answer
+    'cannot tell'
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        observers: Sequence[Observer] = (),
+        metric: str = "accuracy",
+        higher_is_better: bool | None = None,
+    ) -> None:
+        require(
+            isinstance(strategy, Strategy) and not isinstance(strategy, ClusteredFL),
+            f"Got Advised({strategy!r}), but expected a strategy that trains one model, such as "
+            "FedAvg().",
+        )
+        super().__init__()
+        self.strategy, self.observers = strategy, observers
+        self._metric = Metric.of(metric, higher_is_better)
+        self._weighted_by = getattr(strategy, "weighted_by_key", "num-examples")
+        self._num_rounds, self._timeout = 0, 3600.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be as before any run."""
+        self.groups: Groups = ()
+        self.answer, self.reason = CANNOT_TELL, "the clients have not been asked"
+        self._observers, self._leading = Observers(self.observers), Leader(self._metric)
+        self._criterion, self._memory = AutoCriterion(), Memory()
+        self._messenger: ClientMessenger | None = None
+        self._examples: dict[str, float] = {}
+        self._config = ConfigRecord()
+        self._report: RoundReport | None = None
+        self._common: Weights | None = None
+        self._own: dict[str, Weights] = {}
+        self._failed = self._alone = False
+
+    @property
+    def advice(self) -> str:
+        """The groups and the answer in a few sentences."""
+        known = "No groups were found among the clients."
+        if self.groups or self.answer == YES:
+            may = "differ" if self.groups else "may differ"
+            known = f"The clients {may}: {in_words(self.groups or self._asked)}."
+        answer = f"{self.answer.capitalize()}: {self.reason}."
+        rate = "" if self.answer == CANNOT_TELL else f" {RATE}"
+        return f"{known} Would separate models help? {answer}{rate}"
+
+    def summary(self) -> None:
+        """Log the settings of the strategy."""
+        self.strategy.summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds of the strategy, as ``Strategy.start``, and log the answer."""
+        given = dict(zip(("num_rounds", "timeout"), args, strict=False)) | kwargs
+        self._num_rounds, self._timeout = given.get("num_rounds", 3), given.get("timeout", 3600.0)
+        self._forget()
+        self._alone = True
+        try:
+            result = super().start(grid, initial_arrays, *args, **kwargs)
+            log(INFO, "%s", self.advice, extra=PROGRESS)
+            final = self._guarded(self._final_report, result.arrays) if self.observers else None
+        except BaseException:
+            self._observers.end(None)
+            raise
+        self._observers.end(final)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the strategy."""
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        self._guarded(self._meet, server_round, messages, grid)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The aggregate of the strategy; the replies are observed."""
+        replies = list(replies)
+        self._guarded(self._observe, server_round, replies)
+        return self.strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages of the strategy."""
+        messages = self.strategy.configure_evaluate(server_round, arrays, config, grid)
+        self._config = ConfigRecord(dict(config))
+        return messages
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """The metrics of the strategy; then the clients are asked, if it is time."""
+        metrics = self.strategy.aggregate_evaluate(server_round, replies)
+        self._guarded(self._ask, server_round)
+        if self._report:
+            self._observers.round(self._report)
+        return metrics
+
+    def _guarded(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """One step of the observation; if it fails, the training goes on without it."""
+        if self._failed:
+            return None
+        try:
+            return step(*arguments)
+        except Exception as error:
+            self._failed, cause = True, error if isinstance(error, CFlowerError) else repr(error)
+            self.answer, self.reason = CANNOT_TELL, f"the observation failed ({cause})".rstrip(".")
+            log(WARNING, "The run goes on without the observation of its clients: %s", cause)
+
+    def _meet(self, server_round: int, messages: list[Message], grid: Grid) -> None:
+        """Note who is here, and the model that the clients are sent."""
+        if not messages:
+            return
+        content = messages[0].content
+        arrays = the_one(ArrayRecord, content)
+        if self._messenger is None:
+            roll_call, self._layout = RollCall(asks=None), Layout.of(arrays)
+            roll_call.gather(grid, 1)
+            self._projection = self._layout.projection(LENGTH, 0, "*", output=True)
+            (arrays_key,) = records_in(content, ArrayRecord)
+            config_key = next(iter(records_in(content, ConfigRecord)), "config")
+            known = roll_call, self._layout, FailureRecord(), self._weighted_by
+            keys = arrays_key, config_key
+            self._messenger = ClientMessenger(grid, self._timeout, *known, *keys)
+            settings = Settings(self._criterion).as_plain()
+            settings["strategy"] = type(self.strategy).__name__
+            about = self._leading.now, settings, self._layout, roll_call.facts
+            self._observers.start(RunStart(self._num_rounds, *about))
+        self._messenger.roll_call.update(grid)
+        self._origin = self._layout.weights(arrays)
+        self._messenger.sent_by_others(messages, server_round, self._origin)
+
+    def _observe(self, server_round: int, messages: list[Message]) -> None:
+        """Decide from a round's updates, and keep the models for the question to the clients."""
+        assert self._messenger is not None
+        messenger, replies = self._messenger, self._messenger.local.after_most(messages)
+        read = {reply.client: reply for _, reply in messenger.replies(replies, self._projection)}
+        read, here = only(read, in_order(read)), {*messenger.roll_call.nodes, *read}
+        problems = {name: one.text for name, one in messenger.noted_problems().items()}
+        self._examples |= {client: reply.num_examples for client, reply in read.items()}
+        absent = in_order(self._examples.keys() - here)
+        evidence = evidence_of(server_round, read, in_order(here), absent, self._projection)
+        decision, self._memory = self._criterion.decide(evidence, self._memory)
+        groups = groups_of(decision)
+        self.groups = groups if decision.outcome is Outcome.SPLIT else ()
+        log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
+        outcome = Outcome.FOUND if decision.outcome is Outcome.SPLIT else decision.outcome
+        state = CFLState(ParameterTree.initial(self._origin, self._examples))
+        self._report = RoundReport(
+            server_round,
+            state.tree,
+            state,
+            self._layout,
+            self._num_rounds,
+            (replace(decision, outcome=outcome, sides=(), unsure=()),),
+            dict.fromkeys(read, ROOT),
+            {client: ClientMetrics.of(reply) for client, reply in read.items()},
+            problems,
+        )
+        if server_round >= ASKED_AFTER and groups and self._common is None:
+            self._asked, parts = groups, [part for group in groups if (part := only(read, group))]
+            self._own = {c: mean for part in parts for mean in [self._mean(part)] for c in part}
+            self._common = self._mean(read)
+
+    def _mean(self, read: Mapping[str, Reply]) -> Weights:
+        """The mean of the models that some clients trained, weighted by examples (eq. 2)."""
+        mean = WeightedMean()
+        for reply in read.values():
+            assert reply.update is not None  # it is of a training
+            mean.add(reply.update, reply.num_examples)
+        return Weights(*(o + u for o, u in zip(self._origin, mean.mean(), strict=True)))
+
+    def _ask(self, server_round: int) -> None:
+        """Let the clients evaluate the common model and their group's, and count the votes."""
+        own, self._own = self._own, {}
+        if not own or self._common is None or self._messenger is None:
+            return
+        if not self._alone or type(self.strategy).__name__.startswith("DifferentialPrivacy"):
+            self.reason = "the models of the question would lack the noise of another wrapper"
+            return
+        if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
+            self.reason = "the ClientApp has no evaluate function"
+            return
+        common = self._evaluated(dict.fromkeys(own, self._common), server_round, DECIDE)
+        replies = self._evaluated(own, server_round, DECIDE)
+        pairs = tuple((replies[client], common[client]) for client in common if client in replies)
+        self._leading.among([reply.metrics for _, reply in pairs])
+        verdict = verdict_of(Answer(pairs, self._leading.now))
+        self.answer, self.reason = answer_of(verdict, self._leading.now, server_round)
+
+    def _evaluated(
+        self, models: Mapping[str, Weights], server_round: int, part: str
+    ) -> dict[str, Reply]:
+        """The clients' replies to an evaluation, each of its own model."""
+        assert self._messenger is not None
+        messenger, asks = self._messenger, {}
+        for client, model in only(models, self._messenger.roll_call.nodes).items():
+            ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", part)
+            asks[ask] = {messenger.arrays_key: model}
+        replies = messenger.exchange(messenger.messages(asks, self._config))
+        answers = messenger.answers(replies, self._projection)
+        return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}
+
+    def _final_report(self, arrays: ArrayRecord) -> FinalReport | None:
+        """The final model at all clients, for observers; None if nothing was trained."""
+        if self._messenger is None or not self._examples:
+            return None
+        model = self._layout.weights(arrays)
+        read = self._evaluated(dict.fromkeys(self._examples, model), self._num_rounds, REPORT)
+        metric = self._leading.among([reply.metrics for reply in read.values()])
+        results = {}
+        for client, reply in read.items():
+            levels = {ROOT: ClientMetrics.of(reply)}
+            results[client] = ClientResult(ROOT, self._examples[client], levels)
+        state = CFLState(ParameterTree.initial(model, self._examples))
+        report = FinalReport(state, results, self._num_rounds, metric=metric, advice=self.advice)
+        return replace(report, failures=self._messenger.failures)
+
+
+def evidence_of(
+    server_round: int,
+    read: Mapping[str, Reply],
+    members: tuple[str, ...],
+    absent: tuple[str, ...],
+    projection: Projection,
+) -> Evidence:
+    """The updates of a round, as `AutoCriterion` sees those of one cluster."""
+    kept = [reply.kept for reply in read.values() if reply.kept is not None]
+    weights = np.array([reply.num_examples for reply in read.values()])
+    weights, output = weights / (weights.sum() or 1.0), projection.output
+    return Evidence(
+        cluster=ROOT,
+        server_round=server_round,
+        members=members,
+        clients=tuple(read),
+        vectors=tuple(map(projection.seen, kept)),
+        norms=np.array([reply.norm for reply in read.values()]),
+        weights=weights,
+        mean_norm=norm(weights @ np.stack(kept)) if kept else 0.0,
+        rounds=np.full(len(read), server_round),
+        absent=absent,
+        outputs=tuple(map(output.rows, kept)) if output else (),
+    )
+
+
+def groups_of(decision: Decision) -> Groups:
+    """The groups that a decision found, or else that would be cut; empty if too little is known."""
+    if decision.sides:
+        pairs = zip_longest(decision.sides, decision.unsure, fillvalue=())
+        return tuple((*side, *unsure) for side, unsure in pairs)
+    if decision.similarity is None:
+        return ()
+    parts = zip(best_parts(decision.similarity).labels, decision.clients, strict=True)
+    groups = defaultdict[int, list[str]](list)
+    for part, client in parts:
+        groups[part].append(client)
+    return tuple(map(tuple, groups.values()))
+
+
+def sentence(decision: Decision) -> str:
+    """Whether the clients differ after a round, and in which groups."""
+    if not decision.sides:
+        early = decision.similarity is None
+        first = "It is too early to tell whether" if early else "Nothing shows that"
+        return f"{first} the clients differ: {decision.reason}."
+    sure = decision.outcome is Outcome.SPLIT
+    may = "differ" if sure else "may differ"
+    return f"The clients {may}: {in_words(groups_of(decision))} ({decision.reason})."
+
+
+def in_words(groups: Groups) -> str:
+    """The number of groups and their members.
+
+    >>> in_words((("a", "b"), ("c",)))
+    '2 groups (a, b; c)'
+    """
+    return f"{counted(len(groups), 'group')} ({'; '.join(listed(g, 5) for g in groups)})"
+
+
+def answer_of(verdict: Verdict, metric: Metric, server_round: int) -> tuple[str, str]:
+    """The answer by the votes of the clients, and a clause with their numbers.
+
+    Yes for a significant gain, if the leading metric is better in the mean too. No where a loss is
+    likely, or where no gain is, although all voices together would be significant.
+    """
+    vote, name = verdict.vote, metric.name
+    if not verdict.measured:
+        return CANNOT_TELL, "no client evaluated both models"
+    means = [verdict.figures.get(f"{name}_{which}", 0.0) for which in ("own", "common")]
+    gained = means[0] != means[1] and metric.best(means) == means[0]
+    enough = 0.5 ** len(vote.gains) <= SIGNIFICANT
+    no = vote.opposite.likely or (enough and not vote.likely)
+    answer = YES if vote.significant and gained else NO if no else CANNOT_TELL
+    clients = counted(len(vote.gains), "client")
+    return answer, (
+        f"after round {server_round} the mean of its group's models served {vote.better} of "
+        f"{clients} better than the mean of all models, and {vote.worse} worse"
+    )

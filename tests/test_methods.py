@@ -1,0 +1,141 @@
+"""The methods in which clients train otherwise: each beside the same method written down anew."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from families.planted import run_config
+from peers import ifca, own
+from peers.contest import in_process
+from peers.federation import Change, Federation, Outcome, pulled
+from torch import nn
+
+from cflower.clients.methods import local_keys
+from cflower.config import RunConfig
+from cflower.errors import ConfigError
+from tests.command import error_of
+
+FAMILIES = "rotation-2", "label-permutation-4", "dirichlet-rotation"
+
+
+def fedprox(here: Federation, mu: float) -> Outcome:
+    """Li et al., Algorithm 2."""
+    model = here.initial
+    for server_round in range(1, here.rounds + 1):
+        pull = pulled(mu, towards=model)
+        clients = here.participants(server_round)
+        model = here.mean({c: here.train(c, model, server_round, change=pull) for c in clients})
+    return Outcome(dict.fromkeys(here.clients, model))
+
+
+def ditto(here: Federation, strength: float) -> Outcome:
+    """Li et al., Algorithm 1."""
+    own_models, model = dict.fromkeys(here.clients, here.initial), here.initial
+    for server_round in range(1, here.rounds + 1):
+        pull, clients = pulled(strength, towards=model), here.participants(server_round)
+        trained = {c: here.train(c, model, server_round) for c in clients}
+        for client in clients:
+            before = own_models[client]
+            own_models[client] = here.train(client, before, server_round, change=pull)
+        model = here.mean(trained)
+    return Outcome(own_models)
+
+
+def fedper(here: Federation) -> Outcome:
+    """Arivazhagan et al., Algorithm 1."""
+    shared = here.size_below_the_head()
+    body, heads = here.initial[:shared], dict.fromkeys(here.clients, here.initial[shared:])
+    for server_round in range(1, here.rounds + 1):
+        trained = {
+            client: here.train(client, np.concatenate([body, heads[client]]), server_round)
+            for client in here.participants(server_round)
+        }
+        heads |= {client: model[shared:] for client, model in trained.items()}
+        body = here.mean({client: model[:shared] for client, model in trained.items()})
+    return Outcome({client: np.concatenate([body, head]) for client, head in heads.items()})
+
+
+def fedrep(here: Federation) -> Outcome:
+    """Collins et al., Algorithm 1."""
+    shared = here.size_below_the_head()
+    body, heads = here.initial[:shared], dict.fromkeys(here.clients, here.initial[shared:])
+    head_only, body_only = frozen(0, shared), frozen(shared, len(here.initial))
+    for server_round in range(1, here.rounds + 1):
+        trained = {}
+        for client in here.participants(server_round):
+            start = np.concatenate([body, heads[client]])
+            headed = here.train(client, start, server_round, change=head_only)
+            whole = here.train(client, headed, server_round, change=body_only)
+            heads[client], trained[client] = headed[shared:], whole[:shared]
+        body = here.mean(trained)
+    epochs, last = replace(here.training, local_epochs=10), here.rounds
+    models = {}
+    for client, head in heads.items():
+        start = np.concatenate([body, head])
+        models[client] = here.train(client, start, last, settings=epochs, change=head_only)
+    return Outcome(models)
+
+
+def frozen(begin: int, end: int) -> Change:
+    """No gradient for the parameters in these places: SGD without weight decay leaves them."""
+
+    def change(place: slice, gradient: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
+        inside = begin <= place.start and place.stop <= end
+        return torch.zeros_like(gradient) if inside else gradient
+
+    return change
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("method", "anew", "strength"),
+    [
+        ("fedprox", partial(fedprox, mu=0.2), 0.2),
+        ("ditto", partial(ditto, strength=0.05), 0.05),
+        ("fedper", fedper, 0.1),
+        ("fedrep", fedrep, 0.1),
+        ("ifca", partial(ifca.run, k=3), 0.1),
+    ],
+)
+def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
+    family, method, anew, strength
+):
+    more = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
+    # Deciding examples are kept apart in both.
+    config = run_config("digits", "", family, "auto", 22, more)
+    apart = {"trial-rounds": 1, "proximal-mu": strength, "num-models": 3}
+    expected, _ = in_process(anew, config)
+    found, _ = own.run(method, config, apart)
+    figures = [{c: v["accuracy"] for c, v in s["clients"].items()} for s in (expected, found)]
+    assert figures[0] == figures[1]
+
+
+def test_without_a_pull_fedprox_is_fedavg():
+    more = {"model": "mlp", "num-server-rounds": 2}
+    config = run_config("digits", "", "rotation-2", "auto", 22, more)
+    alone, _ = own.run("federated", config)
+    found, _ = own.run("fedprox", config, {"trial-rounds": 1, "proximal-mu": 0.0})
+    assert [c["accuracy"] for c in alone["clients"].values()] == [
+        c["accuracy"] for c in found["clients"].values()
+    ]
+
+
+def test_a_model_without_such_layers_is_refused_in_a_sentence(tmp_path):
+    text = "method='fedbn' model='mlp' num-server-rounds=1 min-available-nodes=3"
+    error = error_of("simulate", "-c", text, "--clients", 3, "--out", tmp_path)
+    assert "method='fedbn', but the model has no such layer" in error
+
+
+def test_normalisation_layers_stay_on_the_clients_by_fedbn():
+    layers = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    assert {key.split(".")[0] for key in local_keys("fedbn", layers)} == {"1"}
+    assert "1.running_mean" in local_keys("fedbn", layers)
+    assert {key.split(".")[0] for key in local_keys("fedper", layers)} == {"3"}
+
+
+def test_layers_of_the_clients_do_not_go_with_a_secret_order_or_a_resumed_run():
+    for wrong in ({"privacy": "permutation"}, {"resume": "2026"}):
+        with pytest.raises(ConfigError, match="have models that no run folder"):
+            RunConfig(method="fedper", **wrong)
