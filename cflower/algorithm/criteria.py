@@ -75,6 +75,12 @@ class Evidence:
         return {client for client, here in zip(self.clients, now, strict=True) if here}
 
     @property
+    def lately_heard(self) -> set[str]:
+        """The clients with an update of this round or the one before."""
+        late = self.rounds >= self.server_round - 1
+        return {client for client, here in zip(self.clients, late, strict=True) if here}
+
+    @property
     def max_norm(self) -> float:
         """Max ‖Δ_i‖, left side of eq. 33."""
         return float(self.norms.max(initial=0.0))

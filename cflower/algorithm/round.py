@@ -161,10 +161,10 @@ class CFL:
         """
         tree, known = state.tree, dict(state.known)
         sums = RoundMeans(self._empty_mean, state.groups)
+        sent, places = dict[str, Middle](), dict[str, Vector]()
         # What is not trained belongs to the body, so to all members of the leaves that share it.
-        bodies = tree.bodies.values() if self.middle else ()
-        sent = {leaf.name: one for some in bodies for one in [Middle(some)] for leaf in some}
-        places = dict[str, Vector]()
+        for leaves in tree.bodies.values() if self.middle else ():
+            sent |= dict.fromkeys((leaf.name for leaf in leaves), Middle(leaves))
         for reply in replies:
             assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
@@ -182,12 +182,12 @@ class CFL:
                 sums.add(name, reply.client, reply.update, self._weight(reply), scale)
                 if self.middle:
                     sent[name].add(reply.client, reply.update.carried, (late or here).carried)
-        means, leaves = sums.means(), list[Cluster]()
+        means, changed = sums.means(), list[Cluster]()
         for name, middle in only(sent, means).items():
             carried, kept = middle.changed
             means[name] = means[name]._replace(whole=means[name].whole._replace(carried=carried))
-            leaves.append(replace(tree.clusters[name], sent=kept))
-        return replace(state, known=known, tree=tree.update(*leaves)), means, places
+            changed.append(replace(tree.clusters[name], sent=kept))
+        return replace(state, known=known, tree=tree.update(*changed)), means, places
 
     def _empty_mean(self, leaf: str) -> Sum:
         """A new sum for the updates of a leaf."""

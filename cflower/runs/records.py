@@ -3,6 +3,7 @@
 A field without a default must be in its file. docs/reference/run-folder.md describes all fields.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
@@ -373,15 +374,24 @@ class Tree(FileRecord):
         return {name: cluster.children for name, cluster in self.clusters.items()}
 
 
-def sharing(clusters: Mapping[str, ClusterLine], name: str) -> list[str]:
-    """The other leaves that have the same layers as this one below the output layer."""
+def bodies(clusters: Mapping[str, ClusterLine]) -> dict[str, list[str]]:
+    """The leaves that have the same layers below the output layer, by the cluster that has them."""
 
     def body_of(name: str) -> str:
         above = name.rpartition(".")[0]
         return name if clusters[name].own_body or not above else body_of(above)
 
-    leaves = [leaf for leaf, line in clusters.items() if line.members and not line.children]
-    return [leaf for leaf in leaves if leaf != name and body_of(leaf) == body_of(name)]
+    leaves = defaultdict[str, list[str]](list)
+    for name, line in clusters.items():
+        if line.members and not line.children:
+            leaves[body_of(name)].append(name)
+    return leaves
+
+
+def sharing(clusters: Mapping[str, ClusterLine], leaf: str) -> list[str]:
+    """The other leaves that have the same layers below the output layer."""
+    sets = bodies(clusters).values()
+    return [other for names in sets if leaf in names for other in names if other != leaf]
 
 
 class Examples(FileRecord):

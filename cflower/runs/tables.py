@@ -17,7 +17,7 @@ from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.pooled import POOLED
 from cflower.runs.findings import finding
-from cflower.runs.records import ClusterLine, PooledLine, Summary, sharing
+from cflower.runs.records import ClusterLine, PooledLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
 from cflower.runs.ways import KINDS, Way, Ways
 
@@ -89,15 +89,16 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
     """The clusters as a tree, each with its members and their mean of the leading metric."""
     branches, ways = {"": Tree("", hide_root=True)}, Ways(summary)
     splits = {split.cluster: split for split in summary.lasting}
+    shared = bodies(clusters)
     for name in in_order(clusters):
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
             text += f", split in round {split.round}{TRIALS[split.trial]}"
         elif not cluster.children:
-            if others := sharing(clusters, name):
-                text += f", its output layer its own, the other layers shared with {listed(others)}"
             text += members_in_words(cluster.members, ways, summary.pooled.get(name))
+        if len(leaves := shared.get(name, [])) > 1:
+            text += f"; {listed(leaves)} share all layers but the output layer"
         branches[name] = branches[name.rpartition(".")[0]].add(Text(text))
     return branches[""]
 

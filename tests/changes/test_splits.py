@@ -32,9 +32,9 @@ two, four = Federation.dealt(3, 3), Federation.dealt(3, 3, 3, 3)
 BETTER, WORSE, NEITHER = repeat(True), repeat(False), repeat(None)
 
 
-def asking(moving=False, **settings):
+def asking(*criterion, moving=False, **settings):
     """The algorithm that asks the clients about every split."""
-    return cfl_of(changes=changes_of(1, moving=moving), **settings)
+    return cfl_of(*criterion, changes=changes_of(1, moving=moving), **settings)
 
 
 def conventional(federation, num_rounds, **settings):
@@ -276,6 +276,15 @@ def test_a_question_is_asked_in_the_last_round_too(opinions, outcomes):
     last = first_question(two, asking())[2]
     *_, (_, result) = run(two, asking(), last, opinions=opinions, last=last)
     assert outcomes_of(result) == outcomes
+
+
+def test_groups_that_train_in_turns_are_asked_although_they_never_train_in_one_round():
+    cfl, state = asking(AutoCriterion()), two.state()
+    for server_round in range(1, 21):
+        chosen = [c for c, group in two.groups.items() if group == server_round % 2]
+        replies = two.replies(cfl, state, server_round, chosen)
+        state = ended(two, cfl, cfl.heard(state, replies, server_round)).state
+    assert clusters_of(state) == two.planted
 
 
 def test_a_split_found_while_all_examples_train_is_asked_about_one_round_later():
