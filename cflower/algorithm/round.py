@@ -70,6 +70,8 @@ class CFL:
     all_train_after: float = inf
     """The round after which clients also train with the examples that decide, unless they are asked
     something in the round to come."""
+    last_round: float = inf
+    """The last round of the run, after which it is too late to ask anything."""
     middle: bool = False
     """Whether entries that are not trained become the middle ones of those sent (`Middle`), where
     one client counts for no more than another; else they are averaged like the others."""
@@ -142,8 +144,9 @@ class CFL:
         for change in self.changes:
             state = change.followed(state, decisions, places)
         proposals = [*chain(*(c.proposed(state, server_round, last=last) for c in self.changes))]
-        asked_next = any(c.will_ask(state, decisions, server_round) for c in self.changes)
-        all_train = server_round >= self.all_train_after and not asked_next
+        asked = (change.will_ask(state, decisions, server_round) for change in self.changes)
+        held_out = server_round + 1 < self.last_round and any(asked)
+        all_train = server_round >= self.all_train_after and not held_out
         state = replace(state, divisions={}, all_train=all_train)
         return Questions.within(self.budget, state, server_round, proposals, tuple(decisions))
 

@@ -98,6 +98,7 @@ class Conditions:
             changes_of(trial_rounds, moving=moving),
             self.affordable_models(FOR_QUESTIONS, num_rounds),
             self.all_train_after(num_rounds),
+            num_rounds,
             body=layout.num_trained - output.size if output else 0,
             trim=settings.trimmed_share,
             middle=bool(settings.max_influence),

@@ -303,10 +303,10 @@ def test_a_split_found_while_all_examples_train_is_asked_about_one_round_later()
 
 
 def test_all_examples_train_in_no_round_after_which_leaves_are_compared():
-    cfl = asking(moving=True, all_train_after=12)
-    flags = [before.all_train for before, _ in run(two, cfl, 31, opinions=BETTER)]
+    cfl = asking(moving=True, all_train_after=12, last_round=40)
+    flags = [before.all_train for before, _ in run(two, cfl, 40, opinions=BETTER)]
     held_out = {number for number, all_train in enumerate(flags, 1) if not all_train}
-    assert held_out == {*range(1, 13), 20, 30}
+    assert held_out == {*range(1, 13), 20, 30}  # not 40, which is the last
 
 
 def test_a_message_to_train_says_that_all_examples_train_and_no_other_does():
