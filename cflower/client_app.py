@@ -47,6 +47,7 @@ from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
     CLASSES_HERE,
+    CONTROL,
     ENSEMBLE,
     FACTS,
     PARTS_APART,
@@ -165,6 +166,8 @@ def train_round(message: Message, context: Context) -> Message:
         raise CFlowerError(DIVERGED)
     metrics = MetricRecord({**done.held_out, **done.losses})
     content = RecordDict({"arrays": record_of(done.arrays), "metrics": metrics})
+    if done.change is not None:
+        content[CONTROL] = record_of(done.change)
     return Message(content, reply_to=message)
 
 
@@ -183,8 +186,12 @@ def trained_alone(message: Message, context: Context) -> Trained:
             run(model)
         methods.keep(model, model.state_dict().keys(), context)
         model = received
-    local = methods.local_keys(method, model)
-    if method == "fedrep":
+    local, change = methods.local_keys(method, model), None
+    if method == "scaffold":
+        common = records_in(message.content, ArrayRecord)[CONTROL]
+        length = methods.length_of(config, len(examples), server_round)
+        losses, change = methods.controlled(model, common, context, run, length)
+    elif method == "fedrep":
         with methods.only_training(model, local):
             run(model)
         with methods.only_training(model, model.state_dict().keys() - local):
@@ -196,7 +203,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
     if local:
         methods.keep(model, local, context)
         arrays = without(arrays, local)
-    return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays)
+    return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays, change)
 
 
 @app.train("adapt")

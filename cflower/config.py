@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
-LOOPS = ("fedprox", "ditto", "fedper", "fedrep", "fedbn")
-"""The methods of `cflower.clients.methods`: FedAvg on the server, and another training."""
+LOOPS = ("fedprox", "scaffold", "ditto", "fedper", "fedrep", "fedbn")
+"""The methods of `cflower.clients.methods`: another training, and FedAvg on the server."""
 METHODS = ("clustered", "federated", "isolated", "ifca", *LOOPS)
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")

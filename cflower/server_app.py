@@ -35,6 +35,7 @@ from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.ifca import IFCA
 from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
+from cflower.strategy.scaffold import SCAFFOLD
 from cflower.tables.agreement import agree as prepare
 from cflower.tables.agreement import as_text, doubts, in_words, input_names, read
 from cflower.tables.agreement import problem_with as unfit
@@ -207,7 +208,8 @@ def strategy_of(
     if config.method == "ifca":
         return IFCA(**settings)
     settings["isolated"] = config.method == "isolated"
-    return ClusteredFL(criterion or criterion_of(config), **settings)
+    kind = SCAFFOLD if config.method == "scaffold" else ClusteredFL
+    return kind(criterion or criterion_of(config), **settings)
 
 
 def criterion_of(config: RunConfig) -> Criterion:

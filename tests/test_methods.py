@@ -2,19 +2,25 @@
 
 from dataclasses import replace
 from functools import partial
+from math import ceil
 
 import numpy as np
 import pytest
 import torch
 from families.planted import run_config
+from flwr.app import Context, RecordDict
 from peers import ifca, own
 from peers.contest import in_process
-from peers.federation import Change, Federation, Outcome, pulled
+from peers.federation import Change, Federation, Outcome, Vector, pulled
 from torch import nn
 
-from cflower.clients.methods import local_keys
+from cflower.clients.methods import controlled, length_of, local_keys
 from cflower.config import RunConfig
 from cflower.errors import ConfigError
+from cflower.learning.dense import sgd_step
+from cflower.learning.settings import TrainingSettings
+from cflower.messages.arrays import record_of, values_of
+from cflower.messages.client_names import CONTROL
 from tests.command import error_of
 
 FAMILIES = "rotation-2", "label-permutation-4", "dirichlet-rotation"
@@ -28,6 +34,32 @@ def fedprox(here: Federation, mu: float) -> Outcome:
         clients = here.participants(server_round)
         model = here.mean({c: here.train(c, model, server_round, change=pull) for c in clients})
     return Outcome(dict.fromkeys(here.clients, model))
+
+
+def scaffold(here: Federation) -> Outcome:
+    """Karimireddy et al., Algorithm 1, option II, without momentum."""
+    model, common = here.initial, np.zeros_like(here.initial)
+    own = dict.fromkeys(here.clients, common)
+    for server_round in range(1, here.rounds + 1):
+        trained, lr = {}, here.training.learning_rate_in(server_round)
+        changes = np.zeros_like(common)
+        for client in here.participants(server_round):
+            correct = corrected(common - own[client])
+            trained[client] = here.train(client, model, server_round, change=correct)
+            batches = ceil(len(here.clients[client].train) / here.training.batch_size)
+            steps = here.training.local_epochs * batches
+            after = own[client] - common + (model - trained[client]) / (steps * lr)
+            changes += after - own[client]
+            own[client] = after
+        model = here.mean(trained, weighted=False)
+        common = common + changes / len(here.clients)
+    return Outcome(dict.fromkeys(here.clients, model))
+
+
+def corrected(correction: Vector) -> Change:
+    """Adds a vector to the gradient."""
+    more = torch.tensor(correction)
+    return lambda place, gradient, here: gradient + more[place]
 
 
 def ditto(here: Federation, strength: float) -> Outcome:
@@ -110,6 +142,38 @@ def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
     found, _ = own.run(method, config, apart)
     figures = [{c: v["accuracy"] for c, v in s["clients"].items()} for s in (expected, found)]
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_scaffold_without_momentum_gives_every_client_the_accuracy_of_its_algorithm(family, share):
+    more = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2, "momentum": 0.0}
+    config = run_config("digits", "", family, "auto", 22, {**more, "fraction-train": share})
+    expected, _ = in_process(scaffold, config)
+    found, _ = own.run("scaffold", config, {"trial-rounds": 1, "fraction-train": share})
+    figures = [{c: v["accuracy"] for c, v in s["clients"].items()} for s in (expected, found)]
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_where_the_gradient_never_changes_scaffolds_control_variate_is_it(momentum):
+    settings = TrainingSettings(local_epochs=2, batch_size=4, momentum=momentum)
+    model, gradient = nn.Linear(3, 1, bias=False), torch.tensor([[1.0, -2.0, 3.0]])
+    step, velocities = sgd_step(settings, 2), [None]
+
+    def run(model):
+        for _ in range(2 * 3):
+            (model.weight * gradient).sum().backward()
+            with torch.no_grad():
+                step([model.weight], [model.weight.grad.clone()], velocities)
+            model.weight.grad = None
+        return {}
+
+    context = Context(1, 1, {}, RecordDict(), {})
+    common = record_of({"weight": np.zeros((1, 3), np.float32)})
+    _, change = controlled(model, common, context, run, length_of(settings, 12, 2))
+    assert np.allclose(change["weight"], gradient, rtol=1e-4)
+    assert np.allclose(values_of(context.state[CONTROL]["weight"]), gradient, rtol=1e-4)
 
 
 def test_without_a_pull_fedprox_is_fedavg():

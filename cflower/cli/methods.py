@@ -7,7 +7,7 @@ to its strategy's ``start``, and the clients get no other messages than in any r
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.conditions import Conditions
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport
+from cflower.strategy.scaffold import SCAFFOLD
 
 SHARED = (
     *("fraction_train", "min_train_nodes", "min_available_nodes"),
@@ -189,7 +190,11 @@ class Methods:
         start = self._start._replace(train_config=train, evaluate_config=evaluate)
         times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
         rounds = max(1, self.effort.rounds // times)
-        report, _ = start.train(self._grid, self._averaged, [Steps(self._say)], rounds)
+        strategy = self._averaged
+        if method == "scaffold":
+            kept = {spec.name: getattr(strategy, spec.name) for spec in fields(ClusteredFL)}
+            strategy = SCAFFOLD(**kept)
+        report, _ = start.train(self._grid, strategy, [Steps(self._say)], rounds)
         trainings = {c: times * number for c, number in report.failures.trainings.items()}
         return replace(report, failures=replace(report.failures, trainings=trainings))
 

@@ -31,7 +31,8 @@ def try_methods(
     resume: Annotated[str, typer.Option(help="The run of a try that was interrupted.")] = "",
     workers: Workers = None,
     also: Annotated[
-        str, typer.Option(help="With cflower's app: fedprox, fedper, fedrep, fedbn, ditto; commas.")
+        str,
+        typer.Option(help="With cflower's app: fedprox, scaffold, fedper, fedrep, fedbn, ditto."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:

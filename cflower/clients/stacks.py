@@ -29,6 +29,8 @@ class Trained(NamedTuple):
     held_out: dict[str, float]
     losses: dict[str, float]
     arrays: dict[str, NDArray[Any]]
+    change: dict[str, NDArray[Any]] | None = None
+    """Of the client's control variate in SCAFFOLD."""
 
 
 _ahead: dict[str, Trained] = {}

@@ -33,6 +33,7 @@ KINDS = {
     "isolated": Kind("each client alone", "alone", "no federation is needed"),
     "federated": Kind("conventional FL", "conven-\ntional FL", "with FedAvg"),
     "fedprox": Kind("FedProx", "FedProx", "with method='fedprox'"),
+    "scaffold": Kind("SCAFFOLD", "SCAFFOLD", "with method='scaffold'"),
     "fedper": Kind("FedPer", "FedPer", "with method='fedper'"),
     "fedrep": Kind("FedRep", "FedRep", "with method='fedrep'"),
     "fedbn": Kind("FedBN", "FedBN", "with method='fedbn'"),
@@ -50,7 +51,7 @@ KINDS = {
 """The ways to serve a client; the methods come first, the simplest of them before the others."""
 BASELINES = (
     *("federated", "isolated", "tuned", "clustered"),
-    *("fedprox", "fedper", "fedrep", "fedbn", "ditto"),
+    *("fedprox", "scaffold", "fedper", "fedrep", "fedbn", "ditto"),
 )
 """The methods that a run is compared with, in the order in which they are shown."""
 MEAN_MODEL = "average of the clusters' models"
