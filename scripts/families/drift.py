@@ -198,7 +198,7 @@ def with_oracle(grid: Grid, context: Context, drift: str, afresh: bool) -> dict[
     config = RunConfig.read(context.run_config)
     recorder = Recorder(config.output_path, config.as_keys(), say=lambda text: None)
     roll_call = RollCall(timeout=config.node_timeout, seed=config.seed)
-    model, about = agree_on_model(grid, roll_call, config, recorder)
+    (model,), about = agree_on_model(grid, roll_call, config, recorder)
     strategy = Oracle(
         drift,
         afresh,

@@ -147,7 +147,7 @@ def simulated(config: Keys, presence: Presence, clients: int = CLIENTS) -> dict[
         recorder = Recorder(settings.output_path, settings.as_keys(), say=lambda text: None)
         roll_call = roll_call_of(settings)
         strategy = strategy_of(settings, None, roll_call, [recorder, presence])
-        model, about = agree_on_model(grid, roll_call, settings, recorder)
+        (model,), about = agree_on_model(grid, roll_call, settings, recorder)
         train(strategy, grid, model, settings, about)
         return recorder.summary
 
