@@ -68,12 +68,14 @@ def parted_where_opposed(
         return sum(inner(*sorted((one, other))) for one in leaves for other in others)
 
     for name, cluster in tree.clusters.items():
+        if cluster.own_body:
+            continue
         sharing = [leaf.name for leaf in tree.bodies.get(tree.body_of(name), ())]
         sharing = [leaf for leaf in sharing if leaf in means]
         inside = [leaf for leaf in sharing if leaf == name or is_below(leaf, name)]
         others = [leaf for leaf in sharing if leaf not in inside]
         lengths = product(inside, inside) * product(others, others)
-        if not cluster.own_body and lengths > 0:
+        if lengths > 0:
             cosine = product(inside, others) / math.sqrt(lengths)
             agreement = min(cluster.agreement + cosine, MOST_AGREEMENT)
             cluster = replace(cluster, agreement=agreement, own_body=agreement < 0)
