@@ -101,8 +101,8 @@ def test_a_recorder_writes_one_run(tmp_path, disk):
         with pytest.raises(RunFolderError, match="new Recorder") if refused else nullcontext():
             strategy.start(Quadratics(GROUPS).grid(), initial_arrays(), num_rounds=2)
     locked(recorder.path).close()  # it is not held
-    with pytest.raises(ConfigError, match="scaffold"):
-        recorder.add_baseline("scaffold", None)
+    with pytest.raises(ConfigError, match="fedopt"):
+        recorder.add_baseline("fedopt", None)
 
 
 def test_two_processes_cannot_write_one_run(tmp_path, disk):
