@@ -17,10 +17,11 @@ def test_a_result_is_the_same_if_its_models_are_those_of_the_run_without_a_kill(
 
 
 def test_the_process_of_a_serverapp_is_known_by_its_command():
-    waiting = "import sys; sys.stdin.read()"
+    waiting = "import sys; print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", waiting, "flwr-serverapp"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        process.stdout.readline()  # until then it may still be a copy of this process
         assert is_server_app(process.pid)
         assert not is_server_app(os.getpid())
     finally:
