@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 
+from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.means import Mean
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.tree import Cluster, ParameterTree, is_below
@@ -94,22 +95,13 @@ def with_common_updates(
     for leaves in tree.bodies.values():
         there = only(means, [leaf.name for leaf in leaves])
         if len(there) > 1:
-            weights = np.array([mean.weight for mean in there.values()])
-            weights /= weights.sum()
-            bodies = (Weights(m.whole.trained[:body], m.whole.carried) for m in there.values())
-            common = Weights(*(weighted_sum(weights, part) for part in zip(*bodies, strict=True)))
+            together = WeightedMean()
+            for mean in there.values():
+                of_body = Weights(mean.whole.trained[:body], mean.whole.carried)
+                together.add(of_body, mean.weight)
+            common = together.mean()
             updated |= {name: mean._replace(common=common) for name, mean in there.items()}
     return updated
-
-
-def weighted_sum(weights: Vector, vectors: Sequence[Vector]) -> Vector:
-    """Σ w_i v_i in the vectors' own precision, with weights that sum to 1."""
-    if all(vector is vectors[0] for vector in vectors):
-        return vectors[0]
-    total = np.zeros(len(vectors[0]))
-    for weight, vector in zip(weights, vectors, strict=True):
-        total += weight * vector
-    return total.astype(vectors[0].dtype, copy=False)
 
 
 def with_body_of(cluster: Cluster, other: Cluster, body: int) -> Cluster:
