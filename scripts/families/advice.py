@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 from manifest import RESULTS
 from peers import pfllib, unseen
 from peers.peers import config_of
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from tables import show, table_of, write_table
 
 from cflower import Advised, simulate
@@ -31,7 +31,7 @@ from cflower.data.client_data import client_data
 from cflower.data.settings import DataSettings
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
-from families.planted import truth_of
+from families.planted import Keys, truth_of
 
 FAMILIES = (*unseen.NAMES, *pfllib.NAMES)
 ROUNDS, POINT = 6, 0.01
@@ -48,15 +48,13 @@ def advice(
     table: command.TableOnly = False,
 ) -> None:
     """Measure, print the table and write ``advice.csv``."""
-    jobs = (
-        Job(
-            {"data": name, "family": family, "seed": seed},
-            config_of(name, folder, family, seed, {}, out),
-        )
-        for name, folder in ({} if table else folders(data, ("mnist",))).items()
-        for family in chosen("family", families, FAMILIES)
-        for seed in numbers(seeds)
-    )
+    places = {} if table else folders(data, ("mnist",))
+
+    def settings(data: str, family: str, seed: int) -> Keys:
+        return config_of(data, places[data], family, seed, {}, out)
+
+    chosen_ones = chosen("family", families, FAMILIES)
+    jobs = jobs_of(settings, data=places, family=chosen_ones, seed=numbers(seeds))
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 

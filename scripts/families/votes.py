@@ -31,7 +31,7 @@ import pandas as pd
 import typer
 from command import ALL, chosen, numbers
 from numpy.typing import NDArray
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from scipy.stats import norm
 from tables import Row, show, table_of, write_table
 
@@ -126,11 +126,11 @@ def votes(
     table: command.TableOnly = False,
 ) -> None:
     """Simulate, print the table and write ``votes.csv``."""
-    jobs = (
-        Job({"case": name, "seed": seed}, {"trials": trials, **asdict(CASES[name])})
-        for name in chosen("case", cases, CASES)
-        for seed in numbers(seeds)
-    )
+
+    def settings(case: str, seed: int) -> dict[str, Any]:
+        return {"trials": trials, **asdict(CASES[case])}
+
+    jobs = jobs_of(settings, case=chosen("case", cases, CASES), seed=numbers(seeds))
     run_all(jobs, run_one, sentence, report, out, workers, table)
 
 
