@@ -210,7 +210,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of both models."""
     config, data, model = prepare_training(message, context)
-    asked = records_in(message.content, ConfigRecord)["config"]
+    asked = node.said_in(message)
     trainings, of_own = asked["trainings"], asked["share"]
     assert isinstance(trainings, int) and isinstance(of_own, float)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, node.round_of(message)

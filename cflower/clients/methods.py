@@ -88,13 +88,13 @@ def local_keys(method: str, model: nn.Module) -> frozenset[str]:
 @contextmanager
 def pulled(model: nn.Module, towards: nn.Module, strength: float) -> Iterator[None]:
     """Within, gradients have that of strength/2 ‖model - towards‖²; 0 changes nothing."""
-    goals = [parameter.detach().clone() for parameter in towards.parameters()]
 
     def pull(goal: Tensor, here: Tensor) -> Tensor:
         return strength * (here.detach() - goal)
 
     # Hooks keep a dense model from its faster training.
-    pulls = [partial(pull, goal) for goal in goals] if strength else []
+    goals = towards.parameters() if strength else ()
+    pulls = [partial(pull, goal.detach().clone()) for goal in goals]
     with adding(model, pulls):
         yield
 

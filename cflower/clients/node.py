@@ -32,8 +32,13 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
     return RunConfig.read(dict(items))
 
 
+def said_in(message: Message) -> ConfigRecord:
+    """The config that the server sent with a model."""
+    return records_in(message.content, ConfigRecord)["config"]
+
+
 def round_of(message: Message) -> int:
-    server_round = records_in(message.content, ConfigRecord)["config"]["server-round"]
+    server_round = said_in(message)["server-round"]
     assert isinstance(server_round, int)
     return server_round
 
@@ -46,25 +51,24 @@ def preparation_in(message: Message) -> str:
 
 def method_of(message: Message) -> str:
     """The method by which the clients train, if it is one of `cflower.clients.methods`."""
-    return str(records_in(message.content, ConfigRecord)["config"].get(METHOD, ""))
+    return str(said_in(message).get(METHOD, ""))
 
 
 def asked_part(message: Message, data: ClientData) -> Examples:
     """The examples to measure a model on: those that decide, or those that are reported."""
-    asked = records_in(message.content, ConfigRecord)["config"].get(PART)
+    asked = said_in(message).get(PART)
     return {DECIDE: data.decide, TRAINED_ON: data.train}.get(str(asked), data.report)
 
 
 def training_examples(message: Message, data: ClientData) -> Examples:
     """The examples to train on: with those that decide if the message says so."""
-    config = records_in(message.content, ConfigRecord)["config"]
-    together = bool(config.get(ALL_EXAMPLES)) and data.apart
+    together = bool(said_in(message).get(ALL_EXAMPLES)) and data.apart
     return data.train.with_others(data.decide) if together else data.train
 
 
 def decides(message: Message) -> bool:
     """Whether a message asks for an evaluation by which the server decides."""
-    return records_in(message.content, ConfigRecord)["config"].get(PART) == DECIDE
+    return said_in(message).get(PART) == DECIDE
 
 
 def has_own_data(context: Context) -> bool:
