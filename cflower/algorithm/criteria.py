@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from math import ceil
 from typing import Any, ClassVar, Protocol
 
@@ -68,17 +68,10 @@ class Evidence:
     """The clients' updates of the output layer, shape (C, h + 1) each, a row for each class:
     weights, then bias; empty if the model has no such layer."""
 
-    @property
-    def just_heard(self) -> set[str]:
-        """The clients with an update of this round."""
-        now = self.rounds == self.server_round
-        return {client for client, here in zip(self.clients, now, strict=True) if here}
-
-    @property
-    def lately_heard(self) -> set[str]:
-        """The clients with an update of this round or the one before."""
-        late = self.rounds >= self.server_round - 1
-        return {client for client, here in zip(self.clients, late, strict=True) if here}
+    def heard_in(self, rounds: int) -> set[str]:
+        """The clients with an update of the last so many rounds; 1: of this one."""
+        here = self.rounds > self.server_round - rounds
+        return {client for client, is_here in zip(self.clients, here, strict=True) if is_here}
 
     @property
     def max_norm(self) -> float:
@@ -123,6 +116,11 @@ class Decision:
     figures: Mapping[str, float] = field(default_factory=dict)
     """The criterion's other figures, under its own names; ``eps1`` and ``eps2`` where it set
     these itself."""
+
+    @property
+    def parts(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """Each of `sides`, with the members of `unsure` that belong to it."""
+        return tuple(zip_longest(self.sides, self.unsure, fillvalue=()))
 
 
 class Criterion(Protocol):

@@ -43,8 +43,8 @@ class Mean(NamedTuple):
 class RoundMeans:
     """Adds up the updates of a round one by one, so that none has to be kept."""
 
-    empty: Callable[[str], Sum]
-    """A new sum for a leaf."""
+    empty: Callable[[], Sum]
+    """A new sum."""
     group_of: Mapping[str, int]
     """The number of each client's group among those of its leaf."""
     sums: dict[str, dict[int, Sum]] = field(default_factory=lambda: defaultdict(dict))
@@ -58,7 +58,7 @@ class RoundMeans:
         """Add a client's update with this weight, shortened by a factor."""
         group = self.group_of.get(client, -1)
         if group not in self.sums[leaf]:
-            self.sums[leaf][group] = self.empty(leaf)
+            self.sums[leaf][group] = self.empty()
         self.sums[leaf][group].add(update, weight, scale)
         self.replied[leaf].append(client)
         self.weights[leaf] += weight
@@ -68,7 +68,7 @@ class RoundMeans:
         return {name: self._of(name) for name in [*self.sums]}
 
     def _of(self, name: str) -> Mean:
-        of_groups, whole = self.sums.pop(name), self.empty(name)
+        of_groups, whole = self.sums.pop(name), self.empty()
         if len(of_groups) == 1:
             (whole,) = of_groups.values()
             return Mean(whole.mean(), self.weights[name])

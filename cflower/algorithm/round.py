@@ -13,7 +13,7 @@ no cluster gets one of its own. Everything else that goes beyond the paper is a 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
+from itertools import chain
 from math import inf
 from typing import Literal
 
@@ -192,8 +192,7 @@ class CFL:
             changed.append(replace(tree.clusters[name], sent=kept))
         return replace(state, known=known, tree=tree.update(*changed)), means, places
 
-    def _empty_mean(self, leaf: str) -> Sum:
-        """A new sum for the updates of a leaf."""
+    def _empty_mean(self) -> Sum:
         return TrimmedMean(self.trim) if self.trim else WeightedMean()
 
     def _evidence(
@@ -267,8 +266,7 @@ class CFL:
         split on, with their next update.
         """
         now = decision.server_round
-        sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
-        parts = sorted(sides, key=lambda part: min(map(natural_order, part[0])))
+        parts = sorted(decision.parts, key=lambda part: min(map(natural_order, part[0])))
         dealt = chain(*decision.sides, *decision.unsure)
         others = tuple(without(dict.fromkeys(leaf.members), dealt))
         largest = max(range(len(parts)), key=lambda i: len(parts[i][0]))
@@ -364,5 +362,4 @@ class CFL:
 
 def groups_of(decision: Decision) -> dict[str, int]:
     """The number of the side of each client that a criterion has put on one or near one."""
-    sides = zip_longest(decision.sides, decision.unsure, fillvalue=())
-    return {client: number for number, side in enumerate(sides) for client in chain(*side)}
+    return {client: i for i, part in enumerate(decision.parts) for client in chain(*part)}

@@ -102,7 +102,7 @@ class AutoCriterion(Checked, Criterion):
         known = Averages(**memory).updated(evidence)
         # A client that has just sent its first update could not send two.
         first = {c for c, n in zip(known.clients, known.counts, strict=True) if n == 1}
-        away = {*evidence.absent, *(first & evidence.just_heard)}
+        away = {*evidence.absent, *(first & evidence.heard_in(1))}
         counts = known.counts[[client not in away for client in known.clients]]
         members, ready = len(evidence.members), int((counts >= 2).sum())
         # Members that never trained do not count.

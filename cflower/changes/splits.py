@@ -41,7 +41,7 @@ class SplitQuestions(Change):
         again, now = 2 * refused_in(state).get(decision.cluster, 0), decision.server_round
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
-        elif away := [s for s in decision.sides if evidence.lately_heard.isdisjoint(s)]:
+        elif away := [s for s in decision.sides if evidence.heard_in(2).isdisjoint(s)]:
             reason = f"of {listed(away[0], 5)} nobody trained in the last two rounds"
         elif state.all_train:
             reason = TRAINED_ON

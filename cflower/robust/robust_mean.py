@@ -139,11 +139,11 @@ class RobustMean:
 
     def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
         """The replies as they count, those beyond the bounds last."""
+        tree = self.state.tree
         shared = {
             name: self._members([client for leaf in leaves for client in leaf.members])
-            for name, leaves in self.state.tree.bodies.items()
+            for name, leaves in tree.bodies.items()
         }
-        tree = self.state.tree
         clusters = {leaf.name: shared[tree.body_of(leaf.name)] for leaf in tree.leaves}
         for reply in replies:
             if not np.isfinite(reply.norm):

@@ -8,7 +8,6 @@ docs/evidence/advice.md has its rate of error.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from logging import INFO, WARNING
 from typing import Any
 
@@ -340,8 +339,7 @@ def evidence_of(
 def groups_of(decision: Decision) -> Groups:
     """The groups that a decision found, or else that would be cut; empty if too little is known."""
     if decision.sides:
-        pairs = zip_longest(decision.sides, decision.unsure, fillvalue=())
-        return tuple((*side, *unsure) for side, unsure in pairs)
+        return tuple((*side, *unsure) for side, unsure in decision.parts)
     if decision.similarity is None:
         return ()
     parts = zip(best_parts(decision.similarity).labels, decision.clients, strict=True)

@@ -17,7 +17,7 @@ def update(client):
 
 
 def means_of(group_of, trim, weight=lambda client: 1.0 + CLIENTS.index(client)):
-    sums = RoundMeans(lambda leaf: TrimmedMean(trim) if trim else WeightedMean(), group_of)
+    sums = RoundMeans(lambda: TrimmedMean(trim) if trim else WeightedMean(), group_of)
     for client in CLIENTS:
         sums.add("0", client, update(client), weight(client), 1.0)
     return sums.means()["0"]
