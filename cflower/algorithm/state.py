@@ -141,8 +141,10 @@ class Personal(NamedTuple):
     """One sentence."""
     kappa: float
     """In training examples; ∞ is the leaf's model, 0 the client's own."""
+    length: int
+    """Trainings from the leaf's model to a client's own."""
     trainings: int
-    """Trainings of each member."""
+    """Trainings of each member in all attempts."""
     evaluations: int
     models: Mapping[str, Weights]
     """The models that serve members, if not the leaf's."""
@@ -153,6 +155,15 @@ class Personal(NamedTuple):
     def accepted(self) -> bool:
         """Whether it serves the members better than the leaf's model."""
         return self.kappa < inf
+
+    def after(self, earlier: "Personal | None") -> "Personal":
+        """The result with the costs of an earlier attempt, too."""
+        if earlier is None:
+            return self
+        return self._replace(
+            trainings=self.trainings + earlier.trainings,
+            evaluations=self.evaluations + earlier.evaluations,
+        )
 
 
 class Pending(Protocol):

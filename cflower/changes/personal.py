@@ -7,6 +7,9 @@ one. The members vote on the mix together, because a choice by one member's few 
 It must gain by the metric that leads and by a proper score: a model that trains longer is always
 surer, and a score that pays for confidence elects models that only overfit.
 
+Most leaves do not need the step, and one training is enough to see that. So the members make a
+first attempt with one training, and train as often as they may only where it promises a gain.
+
 A client whose app can do it gets one message for the whole step. Any other trains and evaluates in
 ordinary messages.
 
@@ -130,12 +133,16 @@ class PersonalStep(Pending):
 
     server_round: int
     leaves: Mapping[str, Leaf]
-    trainings: int
-    """Trainings of each member in all."""
+    most: int
+    """Trainings of each member in the last attempt."""
     stage: Stage
     """What is asked now: the whole step (`ADAPT`), a training, or the judgement after the last."""
+    trainings: int = 1
+    """Trainings of each member in this attempt."""
     done: int = 0
-    """Trainings so far."""
+    """Those so far."""
+    before: Mapping[str, Personal] = field(default_factory=dict)
+    """The results of the first attempt."""
 
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
@@ -177,8 +184,24 @@ class PersonalStep(Pending):
             step = replace(self, leaves=leaves, stage=stage, done=done)
             if step.asks:
                 return RoundResult(replace(state, pending=step), (), step.asks)
-        personal = concluded(leaves, self.trainings, metric, as_sent)
-        return RoundResult(replace(state, pending=None, personal=personal), ())
+        over = {**self.before}
+        for name, result in concluded(leaves, self.trainings, metric, as_sent).items():
+            over[name] = result.after(self.before.get(name))
+        going = promising(leaves, metric) if self.trainings < self.most else ()
+        if again := {name: replace(leaves[name], own={}, measured={}) for name in going}:
+            stage = ADAPT if self.stage == ADAPT else "train"
+            step = PersonalStep(
+                self.server_round, again, self.most, stage, trainings=self.most, before=over
+            )
+            return RoundResult(replace(state, pending=step), (), step.asks)
+        return RoundResult(replace(state, pending=None, personal=over), ())
+
+
+def promising(leaves: Mapping[str, Leaf], metric: Metric) -> list[str]:
+    """The leaves whose members likely gain; all if the members of all of them together do gain."""
+    votes = {name: votes_of(leaf, metric)[0] for name, leaf in leaves.items()}
+    together = Vote(tuple(chain.from_iterable(vote.gains for vote in votes.values())))
+    return [name for name, vote in votes.items() if vote.likely or together.significant]
 
 
 def concluded(
@@ -206,6 +229,7 @@ def concluded(
         over[name] = Personal(
             reason_of(vote, leading, metric, accepted=accepted),
             leaf.kappa if accepted else inf,
+            trainings,
             trainings,
             max(map(len, leaf.measured.values()), default=0),
             {client: as_sent(leaf.mix(client)) for client in served},

@@ -207,7 +207,6 @@ def personal_line(step: Personal) -> PersonalLine:
         step,
         kappa=step.kappa if step.accepted else None,
         start=START if step.accepted else None,
-        length=step.trainings,
         clients=len(step.models),
     )
 

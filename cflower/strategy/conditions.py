@@ -34,7 +34,7 @@ ALL_TRAIN_AFTER, LEAST_ROUNDS = 0.6, 6
 """Examples that decide also train after this share of the rounds and so many, while nothing is
 asked. Before, most groups are still to be found."""
 EVALUATIONS = 2
-"""Of a member in a personal step by ordinary messages."""
+"""Of a member in an attempt at a personal step by ordinary messages."""
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "questions about splits, moves and the final evaluation, whose table is empty. An app's own "
@@ -151,7 +151,8 @@ class Conditions:
         if not self.settings.rules.personal or self.personal_obstacle(*so_far) or not leaves:
             return None
         trainings, at_once = self.personal_trainings(*so_far)
-        return PersonalStep(num_rounds, leaves, trainings, ADAPT if at_once else "train")
+        most = max(1, trainings - 1)  # the first attempt has one
+        return PersonalStep(num_rounds, leaves, most, ADAPT if at_once else "train")
 
     def personal_trainings(self, num_rounds: int, asked: int) -> tuple[int, bool]:
         """The trainings of a client in a personal step, and whether it does the step by itself.
@@ -164,8 +165,11 @@ class Conditions:
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
         most = BEYOND_ROUNDS * num_rounds * self.settings.fraction_train
-        trainings = most * (left >= 2) if at_once else min(most, (left - EVALUATIONS) / 2)
-        return min(MOST_TRAININGS, int(trainings + 1e-9)), at_once
+        if at_once:  # an attempt takes two models
+            affordable = MOST_TRAININGS if left >= 4 else left // 2
+        else:
+            affordable = max((left - 2 * EVALUATIONS) / 2, min(1, (left - EVALUATIONS) / 2))
+        return int(min(MOST_TRAININGS, most, affordable) + 1e-9), at_once
 
     def affordable_models(self, share: float, num_rounds: int) -> float:
         """The models that a run may send for such a share beyond those that FedAvg would send.

@@ -14,8 +14,9 @@ from cflower.ordering import counted, listed
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: each client trains the model of its cluster further on its own data, up to %s. "
-    "Then the members of a cluster judge whether models of their own serve them better."
+    "Personal step: each client trains the model of its cluster further on its own data, once and "
+    "up to %s where that promises a gain. Then the members of a cluster judge whether models of "
+    "their own serve them better."
 )
 PARTED = (
     "From now on cluster %s has all layers for itself: it moved the shared ones against the other "
@@ -49,7 +50,7 @@ def log_parted(before: ParameterTree, after: ParameterTree) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    log(INFO, PERSONAL_STEP, counted(step.trainings, "time"), extra=PROGRESS)
+    log(INFO, PERSONAL_STEP, counted(step.most, "time"), extra=PROGRESS)
 
 
 def log_steps(steps: Mapping[str, Personal]) -> None:

@@ -12,7 +12,16 @@ from cflower.algorithm.criteria import NeverSplit
 from cflower.algorithm.state import DECIDE, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.changes.personal import KAPPA, LEAF, MIX, Leaf, PersonalStep, concluded, leaves_of
+from cflower.changes.personal import (
+    KAPPA,
+    LEAF,
+    MIX,
+    Leaf,
+    PersonalStep,
+    concluded,
+    leaves_of,
+    promising,
+)
 from cflower.metric import Metric
 from cflower.seeding import generator
 from tests.algorithm.planted import DIM, Federation, cfl_of, laws, trained_reply, vector
@@ -96,7 +105,8 @@ def losses(federation, models):
 @pytest.mark.parametrize("stage", STAGES)
 def test_members_that_differ_get_models_of_their_own(stage):
     step, asked = step_of(DIFFERENT, after(DIFFERENT), stage)
-    assert (step.accepted, step.kappa, step.trainings) == (True, 1.0, TRAININGS)
+    assert (step.accepted, step.kappa) == (True, 1.0)
+    assert (step.length, step.trainings) == (TRAININGS, 1 + TRAININGS)
     assert set(step.models) == set(DIFFERENT.clients)
     assert set(step.shares.values()) == {10 / 11}
     assert max(losses(DIFFERENT, step.models)) < 0.05 * min(
@@ -106,23 +116,41 @@ def test_members_that_differ_get_models_of_their_own(stage):
     assert {ask.part for ask in asked} == {DECIDE}
 
 
-def test_one_exchange_is_enough_for_clients_that_do_the_step_by_themselves():
+def test_an_attempt_is_one_exchange_for_clients_that_do_the_step_by_themselves():
     _, asked = step_of(DIFFERENT, after(DIFFERENT), "adapt")
-    assert [(ask.client, ask.task) for ask in asked] == [(c, "adapt") for c in DIFFERENT.clients]
+    assert [(ask.client, ask.task, ask.number) for ask in asked] == [
+        (client, "adapt", trainings) for trainings in (1, TRAININGS) for client in DIFFERENT.clients
+    ]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_members_train_once_where_that_promises_nothing(stage):
+    state = after(ALIKE, vector(ALIKE.centers[0]))
+    step, asked = step_of(replace(ALIKE, noise=0.5), state, stage)
+    trained = sum(ask.task in ("adapt", "train") for ask in asked)
+    assert (step.accepted, step.trainings, trained) == (False, 1, len(ALIKE.clients))
+
+
+def test_leaves_of_which_the_members_of_all_together_gain_all_go_on():
+    sure, unsure = leaf_of("0.0", 10, 0), leaf_of("0.1", 1, 1)
+    metric = Metric("accuracy")
+    assert promising({"0.1": unsure}, metric) == []
+    assert promising({"0.0": sure, "0.1": unsure}, metric) == ["0.0", "0.1"]
 
 
 def test_by_messages_trainings_and_evaluations_are_as_many_as_announced():
     step, asked = step_of(DIFFERENT, after(DIFFERENT))
     mine = [ask for ask in asked if ask.client == "client-0"]
     trained = [ask for ask in mine if ask.task == "train"]
-    assert len(trained) == step.trainings == TRAININGS
-    # The judgement is of the leaf's model and of the mix.
+    assert len(trained) == step.trainings == 1 + TRAININGS
+    # Each attempt is judged by the leaf's model and the mix.
     assert [(ask.task, ask.number) for ask in mine if ask not in trained] == [
         ("evaluate", LEAF),
         ("evaluate", MIX),
-    ]
+    ] * 2
     # Each training has a round of its own, so that chance is not the same in all.
-    assert [ask.server_round for ask in trained] == [LAST + 1 + i for i in range(TRAININGS)]
+    first, *others = [ask.server_round for ask in trained]
+    assert [first, *others] == [LAST + 1, *(LAST + 1 + i for i in range(TRAININGS))]
 
 
 @pytest.mark.parametrize("stage", STAGES)
