@@ -167,8 +167,8 @@ def test_the_whole_personal_step_is_what_single_messages_would_do():
             assert measured == pytest.approx(evaluated[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("rounds", [3, 7])
-def test_the_personal_step_costs_one_message_for_each_client_of_the_own_app(rounds, caplog):
+@pytest.mark.parametrize(("rounds", "trainings"), [(3, {0}), (7, {1}), (12, {1, 3})])
+def test_an_attempt_costs_one_message_for_each_client_of_the_own_app(rounds, trainings, caplog):
     caplog.set_level("INFO", "flwr")
     kinds = Counter()
 
@@ -182,9 +182,9 @@ def test_the_personal_step_costs_one_message_for_each_client_of_the_own_app(roun
     strategy = ClusteredFL(NeverSplit(), **settings)
     strategy.start(Counting(app, 4, DIGITS.as_keys()), first_model(), rounds)
     assert kinds["train"] == 4 * rounds
-    assert kinds[ADAPT_MESSAGE] == (4 if rounds == 7 else 0)
-    (step,) = strategy.state.personal.values() if rounds == 7 else (None,)
-    assert step is None or step.trainings == 2
+    spent = {step.trainings for step in strategy.state.personal.values()} or {0}
+    assert spent <= trainings
+    assert kinds[ADAPT_MESSAGE] == 4 * {0: 0, 1: 1, 3: 2}[max(spent)]
     assert ("a client trains in 3 rounds on average, too few" in caplog.text) == (rounds == 3)
 
 
