@@ -22,7 +22,7 @@ from cflower.runs.findings import (
     why,
 )
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, sharing
+from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, bodies
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.tables import method_rows
@@ -159,7 +159,6 @@ def clusters(run: RunRecord) -> list[dict[str, Any]]:
             "name": name,
             "members": list(only(run.position, cluster.members).values()),
             "children": cluster.children,
-            "sharing": [] if cluster.children else sharing(run.clusters, name),
             "born": run.born(name),
             "split": cluster.split_round,
             "means": {key: run.ways.mean(key, cluster.members) for key in run.ways.shown},
@@ -282,6 +281,7 @@ NEEDED: Mapping[str, Make] = {
 PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
+    "bodies": (lambda run: list(bodies(run.clusters).values()), []),
     "moves": (moves, []),
     "events": (events_of, []),
     "scores": (lambda run: run.scores_by_round.tolist(), None),
