@@ -13,7 +13,7 @@ from cflower.messages.client_names import PREPARATION
 from cflower.ordering import counted, only
 from cflower.pooled import POOLED
 from cflower.runs.answer import advice, answer
-from cflower.runs.events import events
+from cflower.runs.events import events, newcomers
 from cflower.runs.findings import (
     central_metric,
     details,
@@ -90,7 +90,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "id": run.name,
         "labels": [run.begun.app, run.begun.name],
         "sentence": answer(run.ways),
-        "remarks": " ".join(filter(None, [*why(summary), advice(run.ways)])),
+        "remarks": " ".join(filter(None, [*why(summary), newcomers(run), advice(run.ways)])),
         "words": {**{key: kind.words for key, kind in KINDS.items()}, "own": "this run"},
         "details": [f"{counted(run.rounds, 'round')}.", *details(summary)],
         "kind": run.settings["method"],
@@ -108,7 +108,9 @@ def about(run: RunRecord) -> dict[str, Any]:
             "title": run.metric.in_full,
             "percent": run.metric.share,
         },
-        "ways": way_lines(run.ways),
+        "ways": [
+            line | {"value": run.metric.in_words(line["mean"])} for line in way_lines(run.ways)
+        ],
         "firstSplit": min(splits, default=None),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
