@@ -189,7 +189,8 @@ def test_without_a_pull_fedprox_is_fedavg():
 def test_a_model_without_such_layers_is_refused_in_a_sentence(tmp_path):
     text = "method='fedbn' model='mlp' num-server-rounds=1 min-available-nodes=3"
     error = error_of("simulate", "-c", text, "--clients", 3, "--out", tmp_path)
-    assert "method='fedbn', but the model has no such layer" in error
+    assert "'fedbn' keeps normalisation layers, such as BatchNorm, at each client" in error
+    assert "the model has none: choose another model or method." in error
 
 
 def test_normalisation_layers_stay_on_the_clients_by_fedbn():
