@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 TRACKERS = ("", "tensorboard", "wandb", "mlflow")
 LOOPS = ("fedprox", "scaffold", "ditto", "fedper", "fedrep", "fedbn")
 """The methods of `cflower.clients.methods`: another training, and FedAvg on the server."""
-LITERATURE = (*LOOPS, "ifca")
-METHODS = ("clustered", "federated", "isolated", *LITERATURE)
+METHODS = ("clustered", "federated", "isolated", "ifca", *LOOPS)
 CRITERIA = ("auto", "norms")
 PRIVACIES = ("none", "permutation")
 REGRESSION_METRICS = ("rmse", "mae")
@@ -116,7 +115,7 @@ class RunConfig(TrainingSettings, DataSettings):
             "leave one of them out.",
         )
         require(
-            self.method not in LITERATURE or (self.privacy == "none" and not self.resume),
+            self.method not in (*LOOPS, "ifca") or (self.privacy == "none" and not self.resume),
             f"Got method={self.method!r} with resume or privacy='permutation', but the clients or "
             "the server have models that no run folder or no client has: leave these out.",
         )

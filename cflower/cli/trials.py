@@ -92,7 +92,7 @@ def try_methods(
 
 def chosen(also: str) -> list[str]:
     """The methods between commas."""
-    from cflower.config import LITERATURE
+    from cflower.runs.ways import LITERATURE
     from cflower.settings import check_choice
 
     names = [name.strip() for name in also.split(",") if name.strip()]

@@ -51,10 +51,9 @@ KINDS = {
 }
 """The ways to serve a client: the methods, the simplest first, and IFCA last, because it must be
 given the number of groups; then the models of a run."""
-BASELINES = (
-    *("federated", "isolated", "tuned", "clustered"),
-    *("fedprox", "scaffold", "fedper", "fedrep", "fedbn", "ditto", "ifca"),
-)
+LITERATURE = ("fedprox", "scaffold", "fedper", "fedrep", "fedbn", "ditto", "ifca")
+"""The methods that only `cflower try --also` measures."""
+BASELINES = ("federated", "isolated", "tuned", "clustered", *LITERATURE)
 """The methods that a run is compared with, in the order in which they are shown."""
 MEAN_MODEL = "average of the clusters' models"
 OWN_METHODS = BASELINES[:2]
