@@ -1,5 +1,7 @@
 """The methods in which clients train otherwise: each beside the same method written down anew."""
 
+import copy
+import math
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -18,9 +20,12 @@ from cflower.clients.methods import controlled, length_of, local_keys
 from cflower.config import RunConfig
 from cflower.errors import ConfigError
 from cflower.learning.dense import sgd_step
+from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings
+from cflower.learning.training import evaluate, train
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import CONTROL
+from cflower.seeding import torch_seed
 from tests.command import error_of
 
 FAMILIES = "rotation-2", "label-permutation-4", "dirichlet-rotation"
@@ -110,6 +115,42 @@ def fedrep(here: Federation) -> Outcome:
     return Outcome(models)
 
 
+def normalised(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model with a normalisation layer, whose statistics are no parameters."""
+    size = math.prod(input_shape)
+    first = nn.Flatten(), nn.Linear(size, 32), nn.BatchNorm1d(32), nn.ReLU()
+    return nn.Sequential(*first, nn.Linear(32, num_classes))
+
+
+def fedbn(here: Federation) -> dict[str, float]:
+    """Li et al., Algorithm 1; the accuracy of each client."""
+    shape, classes = here.clients["partition-0"].train.sizes
+    model = build_model("tests.test_methods:normalised", shape, classes, here.config.seed)
+    first = copy.deepcopy(model.state_dict())
+    of_the_layer = [key for key in first if key.startswith("2.")]
+    common, own = first, {c: {key: first[key] for key in of_the_layer} for c in here.clients}
+    for server_round in range(1, here.rounds + 1):
+        trained = {}
+        for client, data in here.clients.items():
+            model.load_state_dict({**common, **own[client]})
+            seed = torch_seed(here.config.seed, "train", server_round, client)
+            train(model, data.train, here.training, server_round=server_round, seed=seed)
+            trained[client] = copy.deepcopy(model.state_dict())
+            own[client] = {key: trained[client][key] for key in of_the_layer}
+        sizes = [len(here.clients[client].train) for client in trained]
+        common = {
+            key: torch.tensor(
+                np.average([t[key] for t in trained.values()], axis=0, weights=sizes)
+            ).float()
+            for key in first.keys() - set(of_the_layer)
+        }
+    found = {}
+    for client, data in here.clients.items():
+        model.load_state_dict({**common, **own[client]})
+        found[client] = evaluate(model, data.report)["accuracy"]
+    return found
+
+
 def frozen(begin: int, end: int) -> Change:
     """No gradient for the parameters in these places: SGD without weight decay leaves them."""
 
@@ -142,6 +183,16 @@ def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
     found, _ = own.run(method, config, apart)
     figures = [{c: v["accuracy"] for c, v in s["clients"].items()} for s in (expected, found)]
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fedbn_gives_every_client_the_accuracy_of_its_algorithm(family):
+    more = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
+    config = run_config("digits", "", family, "auto", 22, more)
+    expected = fedbn(Federation(config))
+    keys = {"trial-rounds": 1, "model": "tests.test_methods:normalised"}
+    found, _ = own.run("fedbn", config, keys)
+    assert {client: line["accuracy"] for client, line in found["clients"].items()} == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -189,7 +240,8 @@ def test_without_a_pull_fedprox_is_fedavg():
 def test_a_model_without_such_layers_is_refused_in_a_sentence(tmp_path):
     text = "method='fedbn' model='mlp' num-server-rounds=1 min-available-nodes=3"
     error = error_of("simulate", "-c", text, "--clients", 3, "--out", tmp_path)
-    assert "method='fedbn', but the model has no such layer" in error
+    assert "'fedbn' keeps normalisation layers, such as BatchNorm, at each client" in error
+    assert "the model has none: choose another model or method." in error
 
 
 def test_normalisation_layers_stay_on_the_clients_by_fedbn():

@@ -7,11 +7,12 @@ to its strategy's ``start``, and the clients get no other messages than in any r
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from cflower.algorithm.criteria import NeverSplit
@@ -19,7 +20,6 @@ from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.cli.started import TIMEOUT, Start, with_settings
 from cflower.errors import ConfigError
-from cflower.messages.client_names import METHOD
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import counted
@@ -30,9 +30,9 @@ from cflower.runs.ways import KINDS
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.conditions import Conditions
+from cflower.strategy.ifca import IFCA, FirstModels
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.scaffold import SCAFFOLD
 
 SHARED = (
     *("fraction_train", "min_train_nodes", "min_available_nodes"),
@@ -41,6 +41,12 @@ SHARED = (
 """The settings of ``FedAvg`` that decide what the clients get and train."""
 ALIKE: Mapping[str, Any] = {"fraction_evaluate": 0.0, "min_evaluate_nodes": 0}
 """Settings of all methods: their clients evaluate at the end, and where they have to decide."""
+CONVENTIONAL: Mapping[str, Any] = {
+    **{"trial_rounds": 0, "moving": False, "personal": False},
+    # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
+    "max_influence": 0.0,
+}
+"""Settings of the methods without splits."""
 TUNED = 0.2
 """The share of a client's trainings that are its own after conventional FL, if no client has a
 personal step."""
@@ -112,20 +118,12 @@ class Methods:
         grid: InlineGrid,
         recorder: Recorder,
         say: Say,
-        also: Sequence[str] = (),
+        also: Mapping[str, Start] = MappingProxyType({}),
     ) -> None:
         self._start, self._grid, self._recorder, self._say = start, grid, recorder, say
         self._strategy = clustered_strategy(start.strategy)
         self.effort = effort_of(self._strategy, grid, start)
-        self._averaged = with_settings(
-            self._strategy,
-            criterion=NeverSplit(),
-            # Conventional FL is eq. 2 as it is: a limit on honest minorities would make it worse.
-            max_influence=0.0,
-            trial_rounds=0,
-            moving=False,
-            personal=False,
-        )
+        self._averaged = with_settings(self._strategy, criterion=NeverSplit(), **CONVENTIONAL)
         self._training: dict[str, Callable[[], FinalReport]] = {
             "federated": lambda: self._train(self._averaged, self.effort.rounds),
             "isolated": lambda: self._train(self._isolated, self.effort.trainings),
@@ -135,7 +133,7 @@ class Methods:
         if self.effort.personal:
             clusters = with_settings(self._strategy, personal=False)
             self._training["clustered"] = lambda: self._train(clusters, self.effort.rounds)
-        self._training |= {name: partial(self._loop, name) for name in also}
+        self._training |= {name: partial(self._other, name, one) for name, one in also.items()}
 
     @property
     def _isolated(self) -> ClusteredFL:
@@ -183,18 +181,15 @@ class Methods:
         trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
         return replace(report, failures=replace(report.failures, trainings=dict(trainings)))
 
-    def _loop(self, method: str) -> FinalReport:
-        """A method of cflower's own app by which the clients train otherwise."""
-        configs = self._start.train_config, self._start.evaluate_config
-        train, evaluate = (ConfigRecord({**(one or {}), METHOD: method}) for one in configs)
-        start = self._start._replace(train_config=train, evaluate_config=evaluate)
+    def _other(self, method: str, start: Start) -> FinalReport:
+        """A method of the literature, as cflower's own app starts it."""
+        strategy = with_settings(clustered_strategy(start.strategy), **CONVENTIONAL)
+        observers: list[Observer] = [Steps(self._say)]
+        if isinstance(strategy, IFCA):
+            observers.append(FirstModels(strategy.first_models))
         times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
         rounds = max(1, self.effort.rounds // times)
-        strategy = self._averaged
-        if method == "scaffold":
-            kept = {spec.name: getattr(strategy, spec.name) for spec in fields(ClusteredFL)}
-            strategy = SCAFFOLD(**kept)
-        report, _ = start.train(self._grid, strategy, [Steps(self._say)], rounds)
+        report, _ = start.train(self._grid, strategy, observers, rounds)
         trainings = {c: times * number for c, number in report.failures.trainings.items()}
         return replace(report, failures=replace(report.failures, trainings=trainings))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
+from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -90,6 +91,16 @@ def start_of(
         "The ServerApp calls no `start` of a Flower strategy, so its first model is not known: let "
         "it train with strategy.start(grid, arrays, num_rounds)."
     )
+
+
+def own_start(grid: Grid, config: Mapping[str, Any]) -> Start:
+    """What cflower's own ServerApp starts with a config, without its lines about the data.
+
+    `CFlowerError` if the method does not go with the model.
+    """
+    from cflower.server_app import run
+
+    return start_of(partial(run, say=None), grid, config)
 
 
 def kinds(kind: type[Any]) -> Iterator[type[Any]]:

@@ -32,7 +32,9 @@ def try_methods(
     workers: Workers = None,
     also: Annotated[
         str,
-        typer.Option(help="With cflower's app: fedprox, scaffold, fedper, fedrep, fedbn, ditto."),
+        typer.Option(
+            help="With cflower's app: fedprox, scaffold, fedper, fedrep, fedbn, ifca, ditto."
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -69,14 +71,16 @@ def try_methods(
 
     def train(grid: "InlineGrid", context: "Context") -> None:
         from cflower.cli.methods import Methods
-        from cflower.cli.started import start_of
+        from cflower.cli.started import own_start, start_of
 
-        start = start_of(server_app, grid, context.run_config)
-        methods = Methods(start, grid, recorder, say, more)
+        keys = context.run_config
+        start = start_of(server_app, grid, keys)
+        others = {name: own_start(grid, {**keys, "method": name}) for name in more}
+        methods = Methods(start, grid, recorder, say, others)
+        say(f"Run folder: {recorder.path}")
         say(methods.effort.in_words)
         methods.run(done, resumed=bool(resume))
 
-    say(f"Run folder: {recorder.path}")
     try:
         run.simulate(train)
     except KeyboardInterrupt:
@@ -88,12 +92,12 @@ def try_methods(
 
 def chosen(also: str) -> list[str]:
     """The methods between commas."""
-    from cflower.config import LOOPS
+    from cflower.runs.ways import LITERATURE
     from cflower.settings import check_choice
 
     names = [name.strip() for name in also.split(",") if name.strip()]
     for name in names:
-        check_choice("--also", name, LOOPS)
+        check_choice("--also", name, LITERATURE)
     return names
 
 

@@ -71,16 +71,17 @@ def local_keys(method: str, model: nn.Module) -> frozenset[str]:
     layers = [(n, m) for n, m in model.named_modules() if [*m.parameters(recurse=False)]]
     match method:
         case "fedper" | "fedrep":
-            layers = layers[-1:]
+            what, layers = "the last layer", layers[-1:]
         case "fedbn":
+            what = "normalisation layers, such as BatchNorm,"
             layers = [(name, layer) for name, layer in layers if isinstance(layer, NORMALISING)]
         case _:
             return frozenset()
     keys = frozenset(f"{name}.{key}" for name, layer in layers for key in layer.state_dict())
     if not keys or keys == model.state_dict().keys():
         raise CFlowerError(
-            f"Got method={method!r}, but the model has no such layer beside others: choose another "
-            "model or method."
+            f"The method {method!r} keeps {what} at each client and averages the others, but the "
+            f"model has {'no others' if keys else 'none'}: choose another model or method."
         )
     return keys
 

@@ -53,7 +53,10 @@ def by_groups(ways: Ways, groups: int) -> str:
         if pair is None:
             who = f"{counted(clients, 'client')} in {number} groups"
         else:
-            who = better_off(pair, clients, f"in {number} groups")
+            alone = ways.against(ALONE)
+            # Else it contradicts the advice that nothing is shown to be better than each alone.
+            than = " than by one model" if alone and alone.verdict != "worth it" else ""
+            who = better_off(pair, clients, f"in {number} groups{than}")
         return f"{who}{figures(ways, ': ', {other: with_common(ways, other, number)})}."
     common = with_common(ways, other, number)
     if pair.verdict == "not worth it":

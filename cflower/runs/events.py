@@ -41,6 +41,21 @@ def joined(run: RunRecord) -> list[Event]:
     return found
 
 
+def newcomers(run: RunRecord) -> str:
+    """The clients that came after the first round, in a sentence; empty without any."""
+    came = joined(run)
+    if not came:
+        return ""
+    names = {name for event in came for name in event.clients}
+    first, last = came[0].round, came[-1].round
+    when = f"round {first}" if first == last else f"rounds {first} to {last}"
+    text = f"{counted(len(names), 'client')} joined in {when}"
+    for event in opened(run):
+        if alone := names.intersection(run.clusters[event.cluster].members):
+            text += f"; {len(alone)} of them resembled no cluster, so {event.cluster} was opened"
+    return f"{text}."
+
+
 def opened(run: RunRecord) -> list[Event]:
     """The clusters that no split made: for clients that resemble no other cluster."""
     split = {(line.round, child) for line in run.lines for child in line.children}

@@ -102,7 +102,8 @@ def why(summary: Summary) -> list[str]:
     """Why there is one cluster; empty if there are more."""
     if summary.not_split and (asked := [one for one in summary.refused if one.cluster == ROOT]):
         result = asked[-1].reason.partition(";")[0]
-        return [f"The clients were last asked in round {asked[-1].round}: {result}."]
+        number = asked[-1].round
+        return [f"The clients were last asked in round {number}, and no gain was shown: {result}."]
     return [summary.not_split] if summary.not_split else []
 
 

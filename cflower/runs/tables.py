@@ -19,7 +19,7 @@ from cflower.pooled import POOLED
 from cflower.runs.findings import finding
 from cflower.runs.records import ClusterLine, PooledLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
-from cflower.runs.ways import KINDS, Way, Ways
+from cflower.runs.ways import KINDS, LITERATURE, Way, Ways
 
 MOST_NAMES = 12
 """Members named on one line of the tree; the table has them all."""
@@ -141,7 +141,7 @@ def client_table(ways: Ways) -> Table:
                 "client": name,
                 "held\nout": shown(client.held_out, "g"),
                 "cluster": client.cluster or "-",
-                **scores(ways, [ways[key].values.get(name) for key in ways.shown]),
+                **scores(ways, [ways[key].values.get(name) for key in columns(ways)]),
                 "model\nof": shown(level),
                 "own\nshare": shown(client.share, ".0%"),
                 "true\ngroup": shown((summary.groups or {}).get(name)),
@@ -157,7 +157,7 @@ def cluster_table(ways: Ways) -> Table:
         worst = metric.worst(only(ways["own"].values, members).values())
         held_out = sum(one.held_out or 0 for one in only(ways.clients, members).values())
         row = {"cluster": cluster, "clients": str(len(members)), "held\nout": f"{held_out:g}"}
-        row |= scores(ways, [ways.mean(key, members) for key in ways.shown])
+        row |= scores(ways, [ways.mean(key, members) for key in columns(ways)])
         rows.append(row | {"worst\nclient": metric.in_words(worst)})
     return table_of(f"cluster × model (mean {metric.name}, * = best)", rows)
 
@@ -192,10 +192,15 @@ def method_table(ways: Ways) -> Table:
     return table_of(title, method_rows(ways))
 
 
+def columns(ways: Ways) -> list[str]:
+    """The ways that have room in a terminal; the lines above the table have all of them."""
+    return [key for key in ways.shown if key not in LITERATURE]
+
+
 def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:
     """The values under each of the shown ways in words, by heading."""
     words = starred(values, ways.metric)
-    return {KINDS[key].heading: text for key, text in zip(ways.shown, words, strict=True)}
+    return {KINDS[key].heading: text for key, text in zip(columns(ways), words, strict=True)}
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:

@@ -45,14 +45,15 @@ KINDS = {
     "ditto": Kind("Ditto", "Ditto", "with method='ditto'"),
     "clustered": Kind("clusters only", "clusters\nonly", "with ClusteredFL(personal=False)"),
     "own": Kind("clusters, then personal", "this\nrun", "with ClusteredFL"),
+    "ifca": Kind("IFCA", "IFCA", "with method='ifca' and the number of groups as num-models"),
     "leaf": Kind("cluster's model", "cluster\nmodel"),
     "fl": Kind("common model", "common\nmodel"),
 }
-"""The ways to serve a client; the methods come first, the simplest of them before the others."""
-BASELINES = (
-    *("federated", "isolated", "tuned", "clustered"),
-    *("fedprox", "scaffold", "fedper", "fedrep", "fedbn", "ditto"),
-)
+"""The ways to serve a client: the methods, the simplest first, and IFCA last, because it must be
+given the number of groups; then the models of a run."""
+LITERATURE = ("fedprox", "scaffold", "fedper", "fedrep", "fedbn", "ditto", "ifca")
+"""The methods that only `cflower try --also` measures."""
+BASELINES = ("federated", "isolated", "tuned", "clustered", *LITERATURE)
 """The methods that a run is compared with, in the order in which they are shown."""
 MEAN_MODEL = "average of the clusters' models"
 OWN_METHODS = BASELINES[:2]

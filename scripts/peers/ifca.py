@@ -13,6 +13,11 @@ Differences from the authors' code (jichan3751/ifca, commit 61e44b8, ``train_clu
 - There a client's choice is made after the last aggregation and used in the next round; here at
   the beginning of that round, which is the same model and the same choice.
 
+`cflower.strategy.ifca` gives every client the same where all take part in each round (a test
+asserts it). Here a round's participants are drawn from all clients and choose then, there every
+client chooses and each model's clients are drawn apart; and here are restarts, and the bytes that
+IFCA itself would send. So the tables have this one.
+
 The models begin at random, as there. Often one of them then begins better than the others for
 every client and all take that one for ever; the paper's remedy is to start several times.
 """

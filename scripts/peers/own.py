@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     # They decide nothing, so that their clients train on the deciding examples too.
     **{
         name: {**BASELINES["federated"], "method": name, "trial-rounds": 0, "personal": False}
-        for name in ("fedprox", "scaffold", "ditto", "fedper", "fedrep", "ifca")
+        for name in ("fedprox", "scaffold", "ditto", "fedper", "fedrep", "fedbn", "ifca")
     },
 }
 """The run config of each."""

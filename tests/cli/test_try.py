@@ -149,17 +149,25 @@ def test_methods_of_the_literature_are_tried_too_in_cflowers_own_app(tmp_path):
         "--clients",
         4,
         "--also",
-        "fedprox, scaffold, ditto",
+        "fedprox, scaffold, ditto, ifca",
         "--json",
         "--out",
         tmp_path / "runs",
     )
     content = json.loads(output_of("try", "-c", config, *options))
     trainings = {one["key"]: one["trainings"] for one in content["methods"]}
-    assert len({trainings[key] for key in ("fedprox", "scaffold", "ditto", "federated")}) == 1
+    assert (
+        len({trainings[key] for key in ("fedprox", "scaffold", "ditto", "ifca", "federated")}) == 1
+    )
     wrong = error_of("try", "-c", config, "--clients", 4, "--also", "fedavg")
     assert "fedavg" in wrong
     assert "fedprox" in wrong
+    began = sorted((tmp_path / "runs").iterdir())
+    without = error_of(
+        "try", "-c", config, "--clients", 4, "--also", "fedbn", "--out", tmp_path / "runs"
+    )
+    assert "normalisation layers" in without
+    assert sorted((tmp_path / "runs").iterdir()) == began
     other = error_of("try", PROJECT / "examples" / "sklearn", "--also", "ditto")
     assert "another app" in other
 

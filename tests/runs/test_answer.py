@@ -55,6 +55,13 @@ def test_a_gain_of_all_clients_is_the_headline():
     assert text.endswith("in two groups: 90.0% right, 25.0% with one model for all.")
 
 
+def test_a_gain_over_one_model_is_no_gain_over_training_alone():
+    own = [0.9] * 10
+    for alone, than in [(0.3, ""), (0.9, " than by one model")]:
+        text = answer(ways(own, baselines={"federated": [0.2] * 10, "isolated": [alone] * 10}))
+        assert text.startswith(f"All 10 clients are served better in two groups{than}: 90.0% right")
+
+
 def test_clients_that_lose_are_named():
     text = answer(ways([0.9] * 19 + [0.1], [0.5] * 20))
     assert text.startswith("19 of 20 clients are served better in two groups, 1 worse: 86.0% right")

@@ -75,6 +75,7 @@ def test_the_page_holds_everything_of_the_run(made_up):
     assert content["heard"][0] == [19, 20]
     assert content["scores"][0][2] is None
     assert content["data"]["counts"][3] == [3, 2, 1]
+    assert content["bodies"] == [["0.0"], ["0.1"]]
     assert content["data"]["samples"][0]["sheet"].startswith("data:image/png;base64,")
     assert content_in(page(content)) == json.loads(json.dumps(content))
 

@@ -34,6 +34,15 @@ def test_baselines_and_selection_have_columns_of_their_own(tmp_path):
     assert row == ["client-2", "20", "0.0", "70.0%", "90.2%", "25.0%", "95.0%*", "50.0%", "0", "0"]
 
 
+def test_methods_of_the_literature_have_lines_and_no_columns(tmp_path):
+    values = {"federated": 0.95, "isolated": 0.5, "scaffold": 0.6}
+    run = made_up_run(tmp_path / "run", baselines=values)
+    lines, table = view(run, 80).split("client × model")
+    assert "- SCAFFOLD: 60.0%" in lines
+    assert "95.0%*" in table
+    assert "60.0%" not in table
+
+
 def test_many_clients_are_summed_up(tmp_path):
     text = view(made_up_run(tmp_path / "run", clients=60))
     rows = [line.split() for line in text.splitlines()]

@@ -1,6 +1,7 @@
 """What `cflower explain` says of clients that come later."""
 
 from cflower import Recorder
+from cflower.runs.events import newcomers
 from cflower.runs.explain import explanation
 from cflower.runs.record import RunRecord
 from tests.strategy.test_gone import run
@@ -19,6 +20,9 @@ def test_the_story_of_a_cluster_says_when_and_why_newcomers_came(tmp_path):
     )
     record = RunRecord.read(recorder.path)
     explained = explanation(record)
+    (opened,) = [leaf.name for leaf in strategy.tree.leaves if len(leaf.members) == 2]
+    alone = f"2 of them resembled no cluster, so {opened} was opened"
+    assert newcomers(record) == f"4 clients joined in round {FIRST}; {alone}."
     came = {one.client: one for line in record.lines for one in line.placed}
     late = {leaf.name: [c for c in leaf.members if c in came] for leaf in strategy.tree.leaves}
     assert sorted(map(len, late.values())) == [1, 1, 2]

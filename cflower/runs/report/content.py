@@ -13,7 +13,7 @@ from cflower.messages.client_names import PREPARATION
 from cflower.ordering import counted, only
 from cflower.pooled import POOLED
 from cflower.runs.answer import advice, answer
-from cflower.runs.events import events
+from cflower.runs.events import events, newcomers
 from cflower.runs.findings import (
     central_metric,
     details,
@@ -22,7 +22,7 @@ from cflower.runs.findings import (
     why,
 )
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, sharing
+from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, bodies
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
 from cflower.runs.tables import method_rows
@@ -90,7 +90,7 @@ def about(run: RunRecord) -> dict[str, Any]:
         "id": run.name,
         "labels": [run.begun.app, run.begun.name],
         "sentence": answer(run.ways),
-        "remarks": " ".join(filter(None, [*why(summary), advice(run.ways)])),
+        "remarks": " ".join(filter(None, [*why(summary), newcomers(run), advice(run.ways)])),
         "words": {**{key: kind.words for key, kind in KINDS.items()}, "own": "this run"},
         "details": [f"{counted(run.rounds, 'round')}.", *details(summary)],
         "kind": run.settings["method"],
@@ -108,7 +108,9 @@ def about(run: RunRecord) -> dict[str, Any]:
             "title": run.metric.in_full,
             "percent": run.metric.share,
         },
-        "ways": way_lines(run.ways),
+        "ways": [
+            line | {"value": run.metric.in_words(line["mean"])} for line in way_lines(run.ways)
+        ],
         "firstSplit": min(splits, default=None),
         "fractionTrain": run.settings.get("fraction-train", 1.0),
         "evaluated": run.settings.get("fraction-evaluate", 0.0) > 0,
@@ -159,7 +161,6 @@ def clusters(run: RunRecord) -> list[dict[str, Any]]:
             "name": name,
             "members": list(only(run.position, cluster.members).values()),
             "children": cluster.children,
-            "sharing": [] if cluster.children else sharing(run.clusters, name),
             "born": run.born(name),
             "split": cluster.split_round,
             "means": {key: run.ways.mean(key, cluster.members) for key in run.ways.shown},
@@ -282,6 +283,7 @@ NEEDED: Mapping[str, Make] = {
 PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
+    "bodies": (lambda run: list(bodies(run.clusters).values()), []),
     "moves": (moves, []),
     "events": (events_of, []),
     "scores": (lambda run: run.scores_by_round.tolist(), None),

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 SCRIPTS = (
-    *("draw", "save", "pick", "facts", "tree", "moves"),
+    *("draw", "save", "pick", "facts", "tree", "layers", "moves"),
     *("why", "scores", "similarity", "clients", "data", "start"),
 )
 """JavaScript parts in the order they are put together."""

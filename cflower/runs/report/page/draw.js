@@ -159,6 +159,12 @@ function onPointer(node, act) {
   node.addEventListener('pointerleave', leaving);
   return node;
 }
+// A part of a picture is a button to the keyboard, too.
+const onEnter = (act) => (event) => {
+  if (event.key !== 'Enter' && event.key !== ' ') return;
+  event.preventDefault();
+  act();
+};
 const withTip = (node, text) => onPointer(node, (event) => showTip(text, event.clientX, event.clientY));
 
 // A picture along steps (rounds, or the rows of a matrix) is a slider to the keyboard and to a screen

@@ -11,8 +11,8 @@ function drawFacts() {
   // A bar is as long as a share is large; of other metrics a dot lies where the value does, since the
   // longest bar of an error would look like the best.
   const track = (mean) => html('span', { class: 'track' }, metric().percent ? html('i', { class: 'bar', style: { width: at(mean) } }) : html('i', { class: 'dot', style: { left: at(mean) } }));
-  fill('compared', about.ways.map(({ words, mean, remark, against }) => html('div', {}, html('dt', {}, words),
-    html('dd', {}, known(mean) ? [html('strong', {}, score(mean)), metric().percent || means.length > 1 ? track(mean) : null] : html('span', {}, marked(remark))),
+  fill('compared', about.ways.map(({ words, mean, value, remark, against }) => html('div', {}, html('dt', {}, words),
+    html('dd', {}, known(mean) ? [html('strong', {}, value), metric().percent || means.length > 1 ? track(mean) : null] : html('span', {}, marked(remark))),
     known(mean) && remark ? html('dd', { class: 'even' }, capital(remark)) : null,
     against ? html('dd', { class: 'against' }, verdictIn(against.replaceAll(/-(?=\d)/g, '−'))) : null)));
   byId('compared-hint').textContent = about.ways.length ? `${about.pooled ? capital(metric().title) : `Mean ${metric().title}`} on held-out examples${about.pooled ? ', of all clients together' : ''}${metric().percent || means.length < 2 ? '' : `; the line goes from ${figure(least)} to ${figure(most)}, ${metric().higher_is_better ? 'right' : 'left'} is better`}. The standard deviation is that between clients.` : '';

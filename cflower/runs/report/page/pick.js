@@ -18,6 +18,7 @@ function drawPicked() {
   drawPicks();
   drawn('scores', drawScores, 'scores', 'common', 'curves');
   drawn('tree', drawTree);
+  drawn('layers', drawLayers, 'bodies');
   drawn('timeline', drawTimeline);
   drawn('clients', drawClients);
   drawn('data', drawData, 'data');

@@ -123,17 +123,12 @@ function treePicture(width) {
     const sizesNow = sizes.get(cluster.name);
     const number = cluster.children.length ? sizesNow[sizesNow.length - 1][1] : cluster.members.length;
     const text = `Cluster ${cluster.name}: ${counted(number, 'client')}, from round ${cluster.born + 1}${
-      cluster.children.length ? ` to ${cluster.split}` : `${
-        cluster.sharing.length ? `; all layers but the output layer shared with ${listed(cluster.sharing, 6)}` : ''}\n${listed(cluster.members.map(clientName), 12)}`}`;
+      cluster.children.length ? ` to ${cluster.split}` : `\n${listed(cluster.members.map(clientName), 12)}`}`;
     const band = svg('path', { 'data-key': `tree:${cluster.name}`, class: 'band', d: bandPath(box, sizes.get(cluster.name), unit, x, from, to),
       fill: colorOf(cluster.name), 'fill-opacity': (cluster.children.length ? 0.45 : 1) * (faint ? 0.3 : 1),
       role: 'button', tabindex: 0, 'aria-label': text, 'aria-pressed': String(state.cluster === cluster.name),
       onclick: () => toggle('cluster', cluster.name),
-      onkeydown: (event) => {
-        if (event.key !== 'Enter' && event.key !== ' ') return;
-        event.preventDefault();
-        toggle('cluster', cluster.name);
-      } });
+      onkeydown: onEnter(() => toggle('cluster', cluster.name)) });
     drawing.append(withTip(band, text));
     const late = look.waiting.get(cluster.split + 1);
     const children = cluster.split ? [...childrenOf(cluster), ...(late ? [WAITING] : [])] : [];
