@@ -98,6 +98,7 @@ TUNED: dict[str, dict[str, float]] = {
 and 21, which are not reported; others are tried with ``--given``. StoCFL's λ, ``prox``, is its
 authors'; pFedMe's ηλ, ``follow``, was not varied. MNIST's values of SR-FCA, StoCFL, APFL and pFedMe
 are those of the digits, its λ of Ditto and its epochs of fine-tuning those of a narrower grid."""
+TUNED["fresh"] = TUNED["mnist"]  # most of them are of its images; nothing was tuned on them
 GROUPLESS = (
     "federated", "isolated", "fedprox", "fedper", "ditto", "fine-tuned", "apfl", "pfedme", "fedrep",
     "feroma",
