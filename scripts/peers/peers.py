@@ -32,6 +32,7 @@ from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import (
     accuracy_lines,
+    client_lines,
     client_rows,
     family_lines,
     served_worse,
@@ -107,6 +108,8 @@ def report(records: Sequence[Record], out: Path) -> None:
     runs = table_of(records, data=DATA, family=ALL_FAMILIES, method=ALL_NAMES)
     show(summary_lines(runs))
     show(accuracy_lines(runs), "Accuracy by family; medians of a run")
+    if "clients" in runs and runs["clients"].notna().all():  # not in records of older versions
+        show(client_lines(runs), "Accuracy by family, each client as much: mean, median")
     if "cflower" in set(runs["method"]):
         show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
         show(served_worse(runs), "Clients that cflower serves worse, by two standard errors")
