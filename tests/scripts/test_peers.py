@@ -21,6 +21,7 @@ from peers import (
     flux,
     ifca,
     ocfl,
+    of_fluke,
     own,
     pacfl,
     pfedme,
@@ -329,6 +330,12 @@ def test_differences_by_family_have_intervals_and_the_mean_is_shown_without_the_
     near, far, mean, rest = (line["ifca"] for line in family_lines(runs))
     assert near == "+0.0 ± 12.7"  # 12.706 / √2 times √2 points
     assert (far, mean, rest) == ("-40.0 ± 0.0", "-20.0", "+0.0")
+
+
+def test_a_method_of_fluke_says_which_environment_it_needs(monkeypatch):
+    monkeypatch.delenv(of_fluke.PYTHON, raising=False)
+    with pytest.raises(ConfigError, match="FLUKE_PYTHON is not set: name the Python"):
+        of_fluke.run(federation(), "FedPer")
 
 
 def test_by_client_each_counts_as_much_and_the_median_stands_beside_the_mean():
