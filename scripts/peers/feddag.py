@@ -51,7 +51,7 @@ def main(
     table: command.TableOnly = False,
 ) -> None:
     """Measure both label skews."""
-    jobs = [
+    jobs = (
         Job({"data": name, "family": family, "seed": seed}, config)
         for seed in numbers(seeds)
         for name, folder in folders(data).items()
@@ -59,7 +59,7 @@ def main(
         for config in [
             config_of(name, folder, family, seed, {"num-server-rounds": 20}, out_folder(out))
         ]
-    ]
+    )
     run_all(jobs, partial(measured, code=code.absolute()), sentence, report, out, workers, table)
 
 

@@ -3,8 +3,8 @@
 They were committed before any method had run on one of them, and nothing was changed in view of a
 result. As a rule 20 clients of 200 examples, two fifths to report, `mlp`, 20 rounds, as those of
 `unseen`; half of the images are MNIST's, half Fashion-MNIST's, all at 14 x 14 pixels. The folder
-of the data set ``fresh`` holds what ``fetch.py`` writes: ``mnist``, ``fashion-mnist`` and
-``20newsgroups``.
+of the data set ``fresh`` has the folders ``mnist``, ``fashion-mnist`` and ``20newsgroups``, each of
+Parquet files with the columns ``image`` or ``text``, and ``label``.
 
 - ``fresh-shares``: a client's images are labelled by A or by B, which names half of the classes
   otherwise; B's share is anything from none to all. Groups: by whom most are labelled.
