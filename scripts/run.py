@@ -41,6 +41,7 @@ MEASUREMENTS = {
     "cost": ("families.cost:cost", "trainings, evaluations and bytes, relative to FedAvg"),
     "peers": ("peers.peers:main", "other methods on the same clients"),
     "pacfl-authors": ("peers.authors:main", "PACFL by its authors' script beside ours"),
+    "feddag-authors": ("peers.feddag:main", "FedDAG by its authors' script on PACFL's label skew"),
     "keep": ("manifest:keep", "nothing: copies tables to scripts/results, with their origin"),
     "bench": ("benchmarks.bench:bench", "CPU time and memory"),
 }

@@ -38,6 +38,7 @@ from peers import (
     flux,
     ifca,
     ocfl,
+    of_fluke,
     own,
     pacfl,
     pfedme,
@@ -84,6 +85,17 @@ PEERS = {
         "lambda = {envelope:g}; eta lambda = {follow:g}; K = 5",
     ),
 }
+FLUKE = {
+    **{
+        f"fluke-{name.lower()}": Peer(partial(of_fluke.run, name=name))
+        for name in ("FedROD", "FedPer", "LG-FedAvg")
+    },
+    "fluke-fedamp": Peer(
+        partial(of_fluke.run, name="FedAMP", client={"lam": 0.02}, server={"sigma": 10.0}),
+        given="lambda = 0.02; sigma = 10",
+    ),
+}
+"""Methods by others' code, which needs an environment of its own."""
 TUNED: dict[str, dict[str, float]] = {
     "digits": {
         "alpha": 12, "delta": 0.2, "near": 2, "tau": 0.35, "prox": 0.05,
@@ -98,6 +110,7 @@ TUNED: dict[str, dict[str, float]] = {
 and 21, which are not reported; others are tried with ``--given``. StoCFL's λ, ``prox``, is its
 authors'; pFedMe's ηλ, ``follow``, was not varied. MNIST's values of SR-FCA, StoCFL, APFL and pFedMe
 are those of the digits, its λ of Ditto and its epochs of fine-tuning those of a narrower grid."""
+TUNED["fresh"] = TUNED["mnist"]  # most of them are of its images; nothing was tuned on them
 GROUPLESS = (
     "federated", "isolated", "fedprox", "fedper", "ditto", "fine-tuned", "apfl", "pfedme", "fedrep",
     "feroma",
@@ -117,7 +130,7 @@ OWN = ("cflower", "oracle", *LOOPS)
 """Methods that run through cflower's own apps."""
 NAMES = (*OWN, *PEERS)
 """All with their own rounds; with `LONGER` after it a name of `PEERS` is a method, too."""
-ALL_NAMES = (*NAMES, *(name + LONGER for name in PEERS))
+ALL_NAMES = (*NAMES, *FLUKE, *(name + LONGER for name in PEERS))
 
 
 class Entry(NamedTuple):
@@ -136,7 +149,7 @@ def entry(method: str, data: str, right: int, tuned: Mapping[str, float] | None 
         given = LOOPS.get(method, "the true groups" if method == "oracle" else "")
         pull = {"proximal-mu": values["strength"]} if method in LOOPS else {}
         return Entry(partial(own.run, method, more=pull), given.format(**values))
-    peer = PEERS[method.removesuffix(LONGER)]
+    peer = (PEERS | FLUKE)[method.removesuffix(LONGER)]
     parameters = {parameter: values[name] for parameter, name in peer.takes.items()}
     run = partial(in_process, partial(peer.run, **parameters), all_examples=not peer.decides)
     return Entry(run, peer.given.format(**values))
@@ -185,7 +198,7 @@ def compete(job: Job, tuned: Mapping[str, float]) -> Record:
     clients = summary["clients"]
     clusters = {client["cluster"] for client in clients.values()}
     judged = judge({"clients": clients, "clusters": clusters, "splits": []}, {}, config)
-    if method.removesuffix(LONGER) in GROUPLESS:
+    if method.removesuffix(LONGER) in (*GROUPLESS, *FLUKE):
         judged |= dict.fromkeys(("clusters", "exact", "adjusted_rand_index"))
     return {
         "groups": judged["groups"],

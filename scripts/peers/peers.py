@@ -5,7 +5,8 @@
 The families are the battery's and, with `--data mnist=FOLDER`, those of other papers: FLUX's four
 kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
 PACFL's label skew (`theirs.py`), and some by which nothing was decided (`unseen.py`); with `--data
-tables=FOLDER` those of real tables (`natural.py`). Runs go one after another, because their CPU
+tables=FOLDER` those of real tables (`natural.py`), with `--data fresh=FOLDER` those of kinds that
+are in no other table (`fresh.py`). Runs go one after another, because their CPU
 time counts. Then the tables over all runs in the folder, and `peers.csv`, `peers-clients.parquet`
 and `peers.png`. The methods are files beside this one;
 `--given "alpha=20 k=5"` tries other values of what they must be given. A method with " as long"
@@ -26,11 +27,12 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from peers import natural, pfllib, theirs, unseen
+from peers import fresh, natural, pfllib, theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import (
     accuracy_lines,
+    client_lines,
     client_rows,
     family_lines,
     served_worse,
@@ -42,9 +44,11 @@ COLUMNS = (
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
-OTHERS = (*theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *unseen.SEEN, *natural.NAMES)
-DATA = (*MODELS, "tables")
-"""Data sets by name; the last is a folder with the tables of `natural`."""
+OTHERS = (
+    *theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *unseen.SEEN, *natural.NAMES, *fresh.NAMES,
+)  # fmt: skip
+DATA = (*MODELS, "tables", "fresh")
+"""Data sets by name; the last two are folders with the tables of `natural`, and with several."""
 ALL_FAMILIES = (*FAMILIES, *OTHERS, *LEVELS)
 
 
@@ -83,7 +87,7 @@ def config_of(
     if family in FAMILIES:
         return run_config(data, folder, family, "auto", seed, more)
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
-    for module in (theirs, pfllib, unseen, natural):
+    for module in (theirs, pfllib, unseen, natural, fresh):
         if family in module.NAMES or family in getattr(module, "SEEN", ()):
             keys = module.federation(family, folder, seed, place)
             break
@@ -104,6 +108,8 @@ def report(records: Sequence[Record], out: Path) -> None:
     runs = table_of(records, data=DATA, family=ALL_FAMILIES, method=ALL_NAMES)
     show(summary_lines(runs))
     show(accuracy_lines(runs), "Accuracy by family; medians of a run")
+    if "clients" in runs and runs["clients"].notna().all():  # not in records of older versions
+        show(client_lines(runs), "Accuracy by family, each client as much: mean, median")
     if "cflower" in set(runs["method"]):
         show(family_lines(runs), "Points of accuracy less cflower's, ± half of a 95 % interval")
         show(served_worse(runs), "Clients that cflower serves worse, by two standard errors")

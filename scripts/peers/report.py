@@ -105,6 +105,40 @@ def accuracy_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [*lines, *last]
 
 
+def client_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """One line for each family: the mean and the median of its clients, however large they are.
+
+    In per cent, the mean over the seeds; in bold where the mean by client is within `CLOSE` points
+    of the best that is not given the true groups. The last lines are the means over the families.
+    """
+    own = runs["clients"].map(lambda some: [accuracy for accuracy, _ in some])
+    runs = runs.assign(mean=own.map(np.mean), median=own.map(np.median))
+    means, medians = (
+        100 * runs.pivot_table(figure, ["data", "family"], "method", sort=False)
+        for figure in ("mean", "median")
+    )
+    others = means.drop(columns="oracle", errors="ignore")
+    first = means.ge(others.max(axis=1) - CLOSE, axis=0) & means.columns.isin(others)
+    lines = [
+        {"data": data, "family": family}
+        | {
+            m: f"{in_bold(row[m], first.loc[(data, family), m])}, {in_bold(below[m], False)}"
+            for m in means
+        }
+        for ((data, family), row), (_, below) in zip(
+            means.iterrows(), medians.iterrows(), strict=True
+        )
+    ]
+    sums = {
+        "mean": {
+            m: f"{means[m].mean(skipna=False):.1f}, {medians[m].mean(skipna=False):.1f}"
+            for m in means
+        },
+        "in bold": first.sum().astype(str).to_dict(),
+    }
+    return [*lines, *({"data": "", "family": name} | sums[name] for name in sums)]
+
+
 def found(runs: pd.DataFrame, family: str) -> str:
     """In how many runs cflower's clusters are the true groups."""
     exact = runs[(runs["family"] == family) & (runs["method"] == "cflower")]["exact"]

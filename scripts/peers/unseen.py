@@ -252,13 +252,32 @@ def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
     """The run config of one of `NAMES` or `SEEN`, whose examples are then in the folder `place`."""
     images, labels = images_of(Path(folder))
     rng = generator(seed, "unseen", name)
-    free, made = rng.permutation(len(labels)), []
     groups, keys = SEEN[name] if name in SEEN else (MADE[name], {})
+    return KEYS | written(dealt(groups, images, labels, rng), place) | keys
+
+
+def dealt(
+    groups: Callable[[Rng], list[Group]],
+    images: NDArray[np.uint8],
+    labels: Labels,
+    rng: Rng,
+    preference: float = 0.0,
+) -> list[tuple[Images, Labels, int]]:
+    """What the clients of these groups have, each image only one of them.
+
+    With a preference a client draws its images by a Dirichlet distribution over the classes.
+    """
+    free, made = rng.permutation(len(labels)), []
     for number, group in enumerate(groups(rng)):
         for size in group.sizes:
-            mine, free = free[:size], free[size:]
+            if preference:
+                liking = rng.dirichlet(np.full(CLASSES, preference))[labels[free]]
+                mine = rng.choice(free, size, replace=False, p=liking / liking.sum())
+                free = free[~np.isin(free, mine)]
+            else:
+                mine, free = free[:size], free[size:]
             made.append((*group.seen(halved(images[mine]), labels[mine]), number))
-    return KEYS | written(made, place) | keys
+    return made
 
 
 def written(made: Sequence[tuple[Images, Labels, int]], place: Path) -> Keys:

@@ -21,6 +21,7 @@ from peers import (
     flux,
     ifca,
     ocfl,
+    of_fluke,
     own,
     pacfl,
     pfedme,
@@ -32,6 +33,7 @@ from peers.contest import LONGER, NAMES, PEERS, TUNED, entry, in_process, rounds
 from peers.federation import Federation, Outcome, Vector, pulled
 from peers.report import (
     accuracy_lines,
+    client_lines,
     client_rows,
     family_lines,
     served_worse,
@@ -328,6 +330,26 @@ def test_differences_by_family_have_intervals_and_the_mean_is_shown_without_the_
     near, far, mean, rest = (line["ifca"] for line in family_lines(runs))
     assert near == "+0.0 ± 12.7"  # 12.706 / √2 times √2 points
     assert (far, mean, rest) == ("-40.0 ± 0.0", "-20.0", "+0.0")
+
+
+def test_a_method_of_fluke_says_which_environment_it_needs(monkeypatch):
+    monkeypatch.delenv(of_fluke.PYTHON, raising=False)
+    with pytest.raises(ConfigError, match="FLUKE_PYTHON is not set: name the Python"):
+        of_fluke.run(federation(), "FedPer")
+
+
+def test_by_client_each_counts_as_much_and_the_median_stands_beside_the_mean():
+    figures = {
+        "cflower": [[0.9, 10], [0.5, 1000], [0.9, 10]],
+        "ifca": [[0.8, 10], [0.7, 1000], [0.8, 10]],
+        "oracle": [[1.0, 10], [1.0, 1000], [1.0, 10]],
+    }
+    run = {"data": "digits", "family": "f", "seed": 0, "accuracy": 0.5}
+    runs = pd.DataFrame([run | {"method": m, "clients": some} for m, some in figures.items()])
+    family, mean, bold = client_lines(runs)
+    assert (family["cflower"], family["ifca"]) == ("**76.7**, 90.0", "**76.7**, 80.0")
+    assert (family["oracle"], mean["oracle"]) == ("100.0, 100.0", "100.0, 100.0")
+    assert (bold["cflower"], bold["ifca"], bold["oracle"]) == ("1", "1", "0")
 
 
 def test_every_clients_figure_is_a_row():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from families import planted, streams
-from peers import levels, natural, pfllib, theirs, unseen
+from peers import fresh, levels, natural, pfllib, theirs, unseen
 from peers.contest import compete, job_of
 from peers.levels import KINDS, Level
 from peers.peers import config_of
@@ -163,6 +163,28 @@ def test_unseen_clients_are_of_their_groups_and_share_no_image(name, mnist, tmp_
     pixels = table.filter(regex=r"^p\d").to_numpy()
     assert pixels.shape[1] == unseen.SIDE**2
     assert 0 <= pixels.min() <= pixels.max() <= 1
+    truth = planted.truth_of(RunConfig.read(keys).as_keys())
+    assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
+
+
+@pytest.mark.parametrize("name", fresh.NAMES)
+def test_fresh_clients_are_of_their_groups_and_share_no_picture(name, tmp_path, monkeypatch):
+    rng = generator(0, "pictures")
+    pictures = rng.integers(256, size=(20_000, 28, 28), dtype=np.uint8)
+    monkeypatch.setattr(fresh, "images_of", lambda folder: (pictures, np.arange(20_000) % 10))
+    words, newsgroups = rng.random((20_000, 30)) < 0.2, np.arange(20_000) % 16
+    names = sorted(f"{section}{i}" for section in fresh.SECTIONS for i in range(4))
+    monkeypatch.setattr(fresh, "articles", lambda folder: (words, newsgroups, names))
+    keys = fresh.federation(name, str(tmp_path), 3, tmp_path)
+    groups = [int(size) for size in keys["group-sizes"].split(",")]
+    assert groups == sorted(groups, reverse=True)
+    table = pd.read_parquet(tmp_path / "train.parquet")
+    assert table.groupby("group")["partition"].nunique().tolist() == groups
+    assert (table.groupby("partition")["label"].nunique() > 1).all()
+    inputs = table.filter(regex=r"^p\d").to_numpy()
+    assert np.isfinite(inputs).all()
+    if name != "fresh-news":
+        assert len(np.unique(inputs, axis=0)) == len(inputs)
     truth = planted.truth_of(RunConfig.read(keys).as_keys())
     assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
 
