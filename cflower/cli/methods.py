@@ -181,7 +181,7 @@ class Methods:
         report = self._train(self._isolated, shared + own, [going_on])
         self._grid.num_bytes = sent  # training alone needs no messages
         trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
-        return replace(report, failures=replace(report.failures, trainings=dict(trainings)))
+        return replace(report, failures=report.failures.with_trainings(trainings))
 
     def _loop(self, method: str) -> FinalReport:
         """A method of cflower's own app by which the clients train otherwise."""
@@ -196,7 +196,7 @@ class Methods:
             strategy = SCAFFOLD(**kept)
         report, _ = start.train(self._grid, strategy, [Steps(self._say)], rounds)
         trainings = {c: times * number for c, number in report.failures.trainings.items()}
-        return replace(report, failures=replace(report.failures, trainings=trainings))
+        return replace(report, failures=report.failures.with_trainings(trainings))
 
 
 class GoingOn(Observer):

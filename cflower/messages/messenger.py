@@ -16,7 +16,6 @@ from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
 from cflower.algorithm.tree import ROOT
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
-from cflower.messages.budget import Budget, Used, Waiting
 from cflower.messages.client_names import EVALUATE_PATH, PART, TASKS
 from cflower.messages.exchange import FOR_ALL, SLOW, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
@@ -26,9 +25,9 @@ from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import (
     ClientMetrics,
     mean_over_clients,
+    metrics_size,
     plausible,
     shared,
-    size_of,
 )
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
@@ -80,32 +79,18 @@ class ClientMessenger:
     config_key: str
     older: bool = False
     """Whether the ClientApp has a ``client_fn`` (`older_api`)."""
-    used_before: Used = Used()
-    """What the clients had used up when the run was interrupted."""
     problems: dict[str, Problem] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
     outstanding: dict[str, Sent] = field(default_factory=dict)
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
     local: LocalArrays = field(init=False)
-    waiting: Waiting = field(init=False)
-    metric_bytes: Budget = field(init=False)
-    seconds: Budget = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
-        megabytes, reading, waiting = map(dict[str, float], self.used_before)
-        self.metric_bytes = Budget("MB of metrics", 1.0, megabytes)
-        self.seconds = Budget("seconds of reading", 60.0, reading)
-        self.waiting = Waiting(self.timeout, waiting)
-
-    @property
-    def used(self) -> Used:
-        """What each client has used up in the run so far."""
-        return Used(*(dict(one.used) for one in (self.metric_bytes, self.seconds, self.waiting)))
 
     @property
     def rounds_outstanding(self) -> dict[str, int]:
@@ -120,8 +105,14 @@ class ClientMessenger:
     @property
     def absent(self) -> set[str]:
         """The clients for which no decision waits, hurried ones while a reply is outstanding."""
-        hurried = self.waiting.hurried & self.rounds_outstanding.keys()
+        hurried = self.hurried & self.rounds_outstanding.keys()
         return self.failures.absent | hurried | self.roll_call.only_evaluating
+
+    @property
+    def hurried(self) -> set[str]:
+        """The clients for which no exchange waits much longer than for the others."""
+        waiting = self.failures.counts("waiting")
+        return {client for client, seconds in waiting.items() if seconds > self.timeout}
 
     @property
     def free(self) -> set[str]:
@@ -172,7 +163,7 @@ class ClientMessenger:
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, remote = self.grid, self.roll_call.remote
-        hurried = {sent.node for sent in all_sent if sent.ask.client in self.waiting.hurried}
+        hurried = {sent.node for sent in all_sent if sent.ask.client in self.hurried}
         given = grid, messages, self.timeout, quorum, earlier, unawaited, hurried
         exchange = Exchange(*given, expire=remote)
         asked = {message.metadata.dst_node_id for message in messages}
@@ -193,9 +184,10 @@ class ClientMessenger:
                 self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
 
     def _charge(self, seconds: Mapping[int, float]) -> None:
-        before = self.waiting.hurried
-        self.waiting.charge({self.roll_call.name_of(node): one for node, one in seconds.items()})
-        if new := self.waiting.hurried - before:
+        before = self.hurried
+        named = {self.roll_call.name_of(node): one for node, one in seconds.items()}
+        self.failures = self.failures.waited(named, self.timeout)
+        if new := self.hurried - before:
             log(WARNING, HURRIED, listed(in_order(new)), SLOW)
 
     @property
@@ -240,7 +232,7 @@ class ClientMessenger:
         the client's only ask is the one that it answers.
         """
         by_client = {sent.ask.client: sent for _, sent in reversed(self._sent)}
-        by_id, seen = dict[str, Sent](), set[Ask]()
+        by_id, seen, took = dict[str, Sent](), set[Ask](), dict[str, tuple[float, float]]()
         for reply in replies:
             by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
             sender = self.roll_call.name_of(reply.metadata.src_node_id)
@@ -248,35 +240,24 @@ class ClientMessenger:
             if sent is None:
                 self.set_aside(sender, "answers no message of this run")
                 continue
-            if sent.ask in seen:
-                self.set_aside(sent.ask.client, "came twice")
+            client, task = sent.ask.client, sent.ask.task
+            if problem := "came twice" if sent.ask in seen else self.failures.used_up(client):
+                self.set_aside(client, problem, task=task)
                 continue
             seen.add(sent.ask)
+            began, content = time.perf_counter(), None
             try:
-                content = self._within_budget(sent, reply, reader)
-            except BadReplyError as problem:
-                self.set_aside(sent.ask.client, str(problem), problem.fault, sent.ask.task)
-            else:
+                if self.older and reply.has_content():
+                    reply.content = as_records(reply.content, self.layout, self.weighted_by)
+                content = reader(sent, reply)
+            except BadReplyError as bad:
+                self.set_aside(client, str(bad), bad.fault, task)
+            megabytes, seconds = took.get(client, (0.0, 0.0))
+            seconds += time.perf_counter() - began
+            took[client] = megabytes + metrics_size(reply) / 1e6, seconds
+            if content is not None:
                 yield sent, content
-
-    def _within_budget(
-        self, sent: Sent, reply: Message, reader: Callable[[Sent, Message], Content]
-    ) -> Content:
-        """Read a reply at its client's expense; `BadReplyError` if that has used up too much."""
-        client = sent.ask.client
-        for budget in (self.metric_bytes, self.seconds):
-            if problem := budget.problem(client):
-                raise BadReplyError(problem)
-        began = time.perf_counter()
-        try:
-            if self.older and reply.has_content():
-                reply.content = as_records(reply.content, self.layout, self.weighted_by)
-            return reader(sent, reply)
-        finally:
-            self.seconds.charge(client, time.perf_counter() - began)
-            content = reply.content if reply.has_content() else RecordDict()
-            records = [one for one in content.values() if isinstance(one, MetricRecord)]
-            self.metric_bytes.charge(client, sum(map(size_of, records)) / 1e6)
+        self.failures = self.failures.read(took)
 
     def replies(
         self, messages: Iterable[Message], projection: Projection

@@ -11,6 +11,7 @@ from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import Message, MetricRecord
 from flwr.supercore import log
 
 from cflower.algorithm.state import Reply
@@ -95,14 +96,14 @@ def leading_among(asked: Metric, sent: Collection[Mapping[str, float]]) -> Metri
     return Metric.of(leader) if leader else asked
 
 
-def size_of(record: Mapping[str, Any]) -> int:
-    """Bytes of the names and numbers in a record.
-
-    >>> size_of({"loss": 0.5, "recall": [0.1, 0.2]})
-    34
-    """
-    sizes = (len(value) if isinstance(value, list) else 1 for value in record.values())
-    return sum(map(len, record)) + 8 * sum(sizes)
+def metrics_size(reply: Message) -> int:
+    """Bytes of the names and numbers in a reply's metrics."""
+    size = 0
+    for record in reply.content.values() if reply.has_content() else ():
+        if isinstance(record, MetricRecord):
+            lengths = (len(value) if isinstance(value, list) else 1 for value in record.values())
+            size += sum(map(len, record)) + 8 * sum(lengths)
+    return size
 
 
 def shared(

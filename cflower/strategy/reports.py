@@ -11,7 +11,6 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import FederationError
-from cflower.messages.budget import Used
 from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
@@ -48,8 +47,6 @@ class RoundReport:
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
-    used: Used = Used()
-    """What each client has used up in the run so far."""
     metric: Metric = Metric()
     """The one that leads, so far."""
     central: Mapping[str, Any] = field(default_factory=dict)

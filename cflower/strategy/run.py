@@ -124,7 +124,7 @@ class Run:
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
         known = self.roll_call, self.layout, before.failures
         older = has_client_fn(app_of(call.grid))
-        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older, before.used)
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
         self.wrapper, self.weight_log = Wrapper(), WeightLog()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
@@ -343,7 +343,6 @@ class Run:
             seconds=seconds,
             failures=self.messenger.failures,
             outstanding=tuple(self.messenger.outstanding.values()),
-            used=self.messenger.used,
             metric=self.leading.now,
             central=dict(self.result.evaluate_metrics_serverapp.get(server_round, {})),
         )
