@@ -27,26 +27,19 @@ from cflower.messages.metrics import (
     mean_over_clients,
     metrics_size,
     plausible,
-    shared,
 )
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
-from cflower.pooled import POOLED
 
 Content = TypeVar("Content")
-Key = TypeVar("Key", bound=str | tuple[Any, ...])
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 WITHOUT = "The %s goes on without {clients}: the reply {cause}."
 NOT_MEASURED = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
     "data."
 )
-LONE = "Metrics that no other client sends are ignored: {cause}, sent by {clients}."
-IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
-
-
 HURRIED = (
     "Client(s) %s kept rounds waiting for longer than the timeout in all. Rounds now wait for them "
     "%g times as long as for the others; a reply to training that comes later still counts."
@@ -175,13 +168,14 @@ class ClientMessenger:
         if late:
             self.outstanding, left = left, {}
         closed = [sent.node for sent in left.values()]
+        task = self._sent[0][1].ask.task if self._sent else "train"
         for nodes, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
             (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
         ):
             for node in nodes:
-                self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
+                self.set_aside(self.roll_call.name_of(node), problem, fault, task)
 
     def _charge(self, seconds: Mapping[int, float]) -> None:
         before = self.hurried
@@ -189,10 +183,6 @@ class ClientMessenger:
         self.failures = self.failures.waited(named, self.timeout)
         if new := self.hurried - before:
             log(WARNING, HURRIED, listed(in_order(new)), SLOW)
-
-    @property
-    def _task(self) -> Task:
-        return self._sent[0][1].ask.task if self._sent else "train"
 
     @property
     def _by_id(self) -> dict[str, Sent]:
@@ -287,28 +277,9 @@ class ClientMessenger:
     def answers(self, messages: Iterable[Message], projection: Projection) -> list[Reply]:
         """All usable replies, without implausible metrics."""
         answers = {sent.ask: reply for sent, reply in self.replies(messages, projection)}
-        kept = self.plausible({ask: ClientMetrics.of(reply) for ask, reply in answers.items()})
+        measured = {ask: ClientMetrics.of(reply) for ask, reply in answers.items()}
+        kept = plausible(measured, self.grouped)
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
-
-    def plausible(self, measured: Mapping[Key, ClientMetrics]) -> dict[Key, ClientMetrics]:
-        """The metrics without implausible ones and those of one client only, each logged once.
-
-        A key is a client's name, or a tuple that begins with it.
-        """
-        senders = {key: key if isinstance(key, str) else key[0] for key in measured}
-        measured, lone = shared(measured, senders)
-        for client, names in lone.items():
-            # A client alone may have held-out examples of two classes.
-            if others := sorted(names.difference(POOLED)):
-                self.grouped.note(WARNING, LONE, client, listed(others, 3))
-        kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
-        for key, before in measured.items():
-            client = senders[key]
-            if odd := without(before.metrics, kept[key].metrics):
-                figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
-                self.grouped.note(WARNING, IMPLAUSIBLE, client, figures)
-        self.grouped.flush()
-        return kept
 
     def mean(
         self, measured: Mapping[str, ClientMetrics], aggregation: MetricsAggregation | None

@@ -14,6 +14,7 @@ from cflower.errors import ConfigError, FederationError
 from cflower.messages.client_names import EVALUATE, app_has
 from cflower.messages.failures import FailureRecord
 from cflower.messages.flower import has_client_fn
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.local_arrays import lacking
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, Metrics, plausible
@@ -69,7 +70,7 @@ class LocalClient:
         if not app_has(self.app, EVALUATE, if_unknown=True):
             return {}
         measured = ClientMetrics.of(self._ask("evaluate", cluster))
-        metrics, self.num_held_out = plausible([measured])[0]
+        metrics, self.num_held_out = plausible({NAME: measured}, GroupedLog())[NAME]
         return metrics
 
     def _ask(self, task: Task, cluster: Cluster) -> Reply:

@@ -15,7 +15,7 @@ from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
-from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients
+from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients, plausible
 from cflower.metric import Metric
 from cflower.ordering import listed, only
 from cflower.pooled import POOLED, Pooled, pooled
@@ -85,7 +85,7 @@ class RoundReport:
         """
         outstanding, before = messenger.rounds_outstanding, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
-        self.measured.update(messenger.plausible(self.measured))
+        self.measured.update(plausible(self.measured, messenger.grouped))
         after = before.trained(outcome, exclude_after, len(messenger.present))
         messenger.failures = after
         received, failed = len(self.measured), len(outcome.problems)

@@ -30,7 +30,7 @@ from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
 from cflower.strategy.conditions import Conditions, affordable_length
-from cflower.strategy.final_evaluation import FinalEvaluation
+from cflower.strategy.final_evaluation import final_report
 from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import CentralEvaluation, central_mean
@@ -309,9 +309,8 @@ class Run:
             self.settle(self.num_rounds, step.asks)
             self.state = as_kept(self.state, self.layout)
             log_steps(self.state.personal)
-        evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None
-        report = evaluation.report(config)
+        report = final_report(self.messenger, self.state, self.num_rounds, config)
         decided = self.state.asked or any(one.evaluations for one in self.state.personal.values())
         report = replace(
             report,
