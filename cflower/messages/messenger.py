@@ -11,9 +11,8 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
-from cflower.algorithm.tree import ROOT
+from cflower.algorithm.state import Ask, Reply, Role, Task
+from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
 from cflower.messages.client_names import EVALUATE_PATH, PART, TASKS
@@ -64,6 +63,8 @@ class ClientMessenger:
     """Seconds until an exchange goes on without the missing replies."""
     roll_call: RollCall
     layout: Layout
+    projection: Projection
+    """Of the updates, for comparisons."""
     failures: FailureRecord
     """The clients' failures so far."""
     weighted_by: str
@@ -124,7 +125,7 @@ class ClientMessenger:
         another; the arrays in them are made once for each model. ``server-round``, ``cluster``,
         ``part`` and what ``settings_of`` returns are added to the config.
         """
-        self._sent, made = [], dict[int, ArrayRecord]()
+        self._sent, made, nodes = [], dict[int, ArrayRecord](), self.roll_call.nodes
         for ask, models in asks.items():
             content = RecordDict()
             for key, model in models.items():
@@ -136,7 +137,7 @@ class ClientMessenger:
             content[self.config_key] = ConfigRecord({**config, **about})
             if self.older:
                 content = instructions(ask.task, content)
-            node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
+            node, group = nodes[ask.client], str(ask.server_round)
             kind = TASKS[ask.task].message_type if len(models) == 1 else EVALUATE_PATH
             message = Message(content, node, kind, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
@@ -201,9 +202,9 @@ class ClientMessenger:
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        asks = {}
+        asks, nodes = {}, self.roll_call.nodes
         for ask, model, _ in outstanding:
-            if ask.client in self.roll_call.nodes and model is not None:
+            if ask.client in nodes and model is not None:
                 asks[ask] = {self.arrays_key: model}
         messages = self.messages(asks, config)
         for message in messages:
@@ -249,34 +250,32 @@ class ClientMessenger:
                 yield sent, content
         self.failures = self.failures.read(took)
 
-    def replies(
-        self, messages: Iterable[Message], projection: Projection
-    ) -> Iterator[tuple[Sent, Reply]]:
+    def replies(self, messages: Iterable[Message]) -> Iterator[tuple[Sent, Reply]]:
         """Each usable reply to an ask about one model, as it comes."""
 
         def read(sent: Sent, message: Message) -> Reply:
-            known = self.layout, projection, self.weighted_by, self.local.keys
+            known = self.layout, self.projection, self.weighted_by, self.local.keys
             return read_reply(message, sent.ask, sent.model, *known)
 
         return self.read(messages, read)
 
     def trainings(
-        self, messages: Iterable[Message], cfl: CFL, state: CFLState, server_round: int
+        self, messages: Iterable[Message], tree: ParameterTree, server_round: int
     ) -> Iterator[Reply]:
         """The usable replies to a round's training; late ones with the model that was sent."""
-        for sent, reply in self.replies(self.local.after_most(messages), cfl.projection):
+        for sent, reply in self.replies(self.local.after_most(messages)):
             asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
             if asked == server_round:
                 yield reply
-            elif problem := too_late(state.tree, late):
+            elif problem := too_late(tree, late):
                 text = f"to round {asked} is too late: {problem}"
                 self.set_aside(reply.client, text, Fault.ABSENT)
             else:
                 yield late
 
-    def answers(self, messages: Iterable[Message], projection: Projection) -> list[Reply]:
+    def answers(self, messages: Iterable[Message]) -> list[Reply]:
         """All usable replies, without implausible metrics."""
-        answers = {sent.ask: reply for sent, reply in self.replies(messages, projection)}
+        answers = {sent.ask: reply for sent, reply in self.replies(messages)}
         measured = {ask: ClientMetrics.of(reply) for ask, reply in answers.items()}
         kept = plausible(measured, self.grouped)
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]

@@ -18,7 +18,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line, listed
+from cflower.ordering import line, listed, only
 from cflower.seeding import generator
 
 FIRST_MODEL = "query.first_model"
@@ -107,7 +107,8 @@ def sort_answers(
     about: ConfigRecord | None = None,
 ) -> str:
     """Ask these clients, and sort their models into those that agree; the last one's problem."""
-    nodes, seconds = {roll_call.nodes[name]: name for name in asked}, roll_call.timeout
+    nodes = {node: name for name, node in only(roll_call.nodes, asked).items()}
+    seconds = roll_call.timeout
     problems = {name: f"{name} did not answer within {seconds:g} s" for name in asked}
     config = about or ConfigRecord()
     messages = [

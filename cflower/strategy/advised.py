@@ -230,7 +230,7 @@ class Advised(Strategy):
         """Decide from a round's updates, and keep the models for the question to the clients."""
         messenger, projection = run.messenger, run.cfl.projection
         report = RoundReport(server_round, run.state.tree, run.state, run.layout, self._num_rounds)
-        replies = messenger.trainings(messages, run.cfl, run.state, server_round)
+        replies = messenger.trainings(messages, run.state.tree, server_round)
         read = {reply.client: report.noted(reply) for reply in replies}
         read, here = only(read, in_order(read)), {*messenger.roll_call.nodes, *read}
         outcome = ExchangeOutcome(read, messenger.drain_problems())
@@ -291,7 +291,7 @@ class Advised(Strategy):
             ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
             asks[ask] = {run.messenger.arrays_key: model}
         replies = run.messenger.exchange(run.messenger.messages(asks, self._config))
-        answers = run.messenger.answers(replies, run.cfl.projection)
+        answers = run.messenger.answers(replies)
         return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}
 
     def _evaluate_at_end(self, run: Run, arrays: ArrayRecord) -> None:

@@ -24,7 +24,7 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep, served_model
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep
 from cflower.strategy.run import Call, Run
 from cflower.strategy.settings import Settings, other_than_default, plain, settings_in_words
 from cflower.strategy.wrappers import refuse_older_workflow
@@ -147,7 +147,8 @@ class ClusteredFL(Settings, Strategy):
     def model_of(self, client: str) -> ArrayRecord:
         """The model that serves a client: its own by a personal step, else its cluster's."""
         self.cluster_of(client)
-        return served_model(self.state, client, self.layout)
+        own = self.state.personal_models.get(client)
+        return self.layout.record(own or self.state.path_of(client)[-1].model)
 
     def summary(self) -> None:
         """Log the effective settings that are not the defaults."""
@@ -191,7 +192,8 @@ class ClusteredFL(Settings, Strategy):
                     log(INFO, "Config of %s messages: %s.", name, words)
             for server_round in run.rounds():
                 if self._play(run, server_round):
-                    run.stop_after(server_round)
+                    log(INFO, "An observer ends the run after round %d.", server_round)
+                    run.num_rounds = server_round
             report = run.close()
         finally:
             run.end()

@@ -78,11 +78,12 @@ def asks_of(
 ) -> Iterator[tuple[Ask, dict[str, Weights]]]:
     """What each client is asked, with the models by their keys in the message."""
     key, personal = messenger.arrays_key, state.personal_models
+    facts = messenger.roll_call.facts
     for client in clients:
         path = state.path_of(client)
         root, leaf = path[0], path[-1]
         own = Ask(client, leaf.name, Role.OWN, server_round, "evaluate")
-        if root is not leaf and messenger.roll_call.facts[client].get("evaluates-way"):
+        if root is not leaf and facts[client].get("evaluates-way"):
             yield own, {cluster.name: cluster.model for cluster in path}
         else:
             yield own, {key: leaf.model}

@@ -193,11 +193,6 @@ class FinalReport:
         return {name: result.served(self.selection) for name, result in self.clients.items()}
 
     @property
-    def by_clusters(self) -> dict[str, ClientMetrics]:
-        """Each client's metrics under the clusters' models, as in the rounds before."""
-        return {name: one.by_cluster(self.selection) for name, one in self.clients.items()}
-
-    @property
     def metrics(self) -> Metrics:
         """Means over all clients, weighted by held-out examples.
 

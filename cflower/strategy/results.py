@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import CFlowerError
 from cflower.messages.layout import Layout
@@ -136,15 +135,6 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
     except ImportError:
         raise CFlowerError("The tables need pandas: pip install pandas.") from None
     return DataFrame.from_dict(rows, orient="index").rename_axis(index)
-
-
-def served_model(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
-    """The model that serves a client: its own by a personal step, else that of its leaf.
-
-    A client without a leaf is served by the root's.
-    """
-    own = state.personal_models.get(client)
-    return layout.record(own or state.path_of(client)[-1].model)
 
 
 def central_mean(

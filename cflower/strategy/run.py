@@ -42,7 +42,7 @@ from cflower.strategy.round_log import (
     log_steps,
     log_unable,
 )
-from cflower.strategy.sampling import admitted, sample
+from cflower.strategy.sampling import sample
 from cflower.strategy.settings import Settings, plain
 from cflower.strategy.weight_log import WeightLog, log_limited_examples
 from cflower.strategy.wrappers import Wrapper, refuse_secure_aggregation, refuse_unfit_wrappers
@@ -122,7 +122,7 @@ class Run:
             before = Checkpoint(0, CFLState(tree))
         self.before, self.state = before, before.state
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
-        known = self.roll_call, self.layout, before.failures
+        known = self.roll_call, self.layout, self.cfl.projection, before.failures
         older = has_client_fn(app_of(call.grid))
         self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
         self.wrapper, self.weight_log = Wrapper(), WeightLog()
@@ -193,10 +193,6 @@ class Run:
             server_round += 1
             yield server_round
 
-    def stop_after(self, server_round: int) -> None:
-        log(INFO, "An observer ends the run after round %d.", server_round)
-        self.num_rounds = server_round
-
     def training_messages(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord
     ) -> Iterable[Message]:
@@ -207,7 +203,9 @@ class Run:
             tree = self.wrapper.tree_with_noise(arrays, tree, self.layout)
         self.roll_call.update(self.grid)
         clients, isolated = self.roll_call.clients, self.settings.isolated
-        tree = admitted(tree, clients, server_round, isolated=isolated)
+        if new := in_order(set(clients) - set(tree.clients)):
+            log(INFO, "New client(s): %s", listed(new))
+            tree = tree.admit(new, server_round, isolated=isolated)
         self.messenger.failures = self.messenger.failures.met(clients)
         self.state = replace(self.state, tree=tree)
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
@@ -224,7 +222,7 @@ class Run:
         bounds = RobustMean(before, cfl.weight_of, messenger.set_aside, settings.max_influence)
         # One after the other, so that a large federation's replies need not all be in memory: each
         # is read, bounded and noted as the algorithm takes it.
-        usable = messenger.trainings(replies, cfl, before, server_round)
+        usable = messenger.trainings(replies, before.tree, server_round)
         noted = map(report.noted, bounds.bounded(usable))
         last = server_round == self.num_rounds
         self.state, decisions, self._asks = cfl.heard(before, noted, server_round, last=last)
@@ -255,7 +253,7 @@ class Run:
 
     def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
         """The clients' mean metrics, weighted by their examples."""
-        answers = self.messenger.answers(replies, self.cfl.projection)
+        answers = self.messenger.answers(replies)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.scalars for one in measured.values()])
         problems = self.messenger.noted_problems()
@@ -287,7 +285,7 @@ class Run:
         trains = TASKS[task].trains
         config = self.call.train_config if trains else self.call.evaluate_config
         replies = self.messenger.exchange(self.messages(asks, config))
-        answers = self.messenger.answers(replies, self.cfl.projection)
+        answers = self.messenger.answers(replies)
         answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
         if not trains:
             leading = self.leading.among([answer.metrics for answer in answers])
@@ -322,7 +320,8 @@ class Run:
         log_limited_examples(report.served)
         log_unable(report)
         aggregation = self.settings.evaluate_metrics_aggr_fn
-        if metrics := self.messenger.mean(report.by_clusters, aggregation):
+        by_clusters = {n: one.by_cluster(report.selection) for n, one in report.clients.items()}
+        if metrics := self.messenger.mean(by_clusters, aggregation):
             self.result.evaluate_metrics_clientapp[self.num_rounds] = metrics
         self.final_report = report
         return report
