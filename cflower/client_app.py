@@ -79,7 +79,6 @@ class StackingApp(ClientApp):
     """In a simulation it trains small dense models of many clients at once."""
 
     def share(self, folder: Path) -> None:
-        """Open each client's pictures in one of several processes only."""
         PICTURES.folder = folder
 
     def look_ahead(self, coming: Sequence[tuple[Message, Context]]) -> None:
@@ -297,7 +296,6 @@ def facts_at_end(data: ClientData) -> dict[str, Any]:
 
 
 def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
-    """Config, this client's data, and the model with the received parameters."""
     config = node.config_of(context)
     data = node.data_of(config, context, message)
     return config, data, loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
@@ -313,7 +311,6 @@ def prepare_training(message: Message, context: Context) -> tuple[RunConfig, Cli
 
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
-    """The run's model with these parameters."""
     model = empty_model(config.model, *data.train.sizes, config.device)
     # A copy, because PyTorch warns of tensors on read-only bytes.
     values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}

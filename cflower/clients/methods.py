@@ -61,7 +61,6 @@ def serve(method: str, model: nn.Module, context: Context) -> None:
 
 
 def keep(model: nn.Module, keys: Collection[str], context: Context) -> None:
-    """Keep these arrays of a model as the client's own."""
     arrays = arrays_of(model)
     context.state[OWN] = record_of({key: arrays[key] for key in arrays if key in keys})
 
@@ -120,7 +119,6 @@ def adding(model: nn.Module, terms: Sequence[Callable[[Tensor], Tensor]]) -> Ite
 
 @contextmanager
 def only_training(model: nn.Module, keys: Collection[str]) -> Iterator[None]:
-    """Within, only the parameters with these keys are trained."""
     for key, parameter in model.named_parameters():
         parameter.requires_grad_(key in keys)
     try:

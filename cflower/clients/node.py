@@ -33,7 +33,6 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
 
 
 def said_in(message: Message) -> ConfigRecord:
-    """The config that the server sent with a model."""
     return records_in(message.content, ConfigRecord)["config"]
 
 
@@ -50,7 +49,6 @@ def preparation_in(message: Message) -> str:
 
 
 def method_of(message: Message) -> str:
-    """The method by which the clients train, if it is one of `cflower.clients.methods`."""
     return str(said_in(message).get(METHOD, ""))
 
 
@@ -67,7 +65,6 @@ def training_examples(message: Message, data: ClientData) -> Examples:
 
 
 def decides(message: Message) -> bool:
-    """Whether a message asks for an evaluation by which the server decides."""
     return said_in(message).get(PART) == DECIDE
 
 

@@ -90,7 +90,6 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def train_jobs(model: nn.Module, jobs: Sequence[Job], config: RunConfig, server_round: int) -> None:
-    """Train these clients in one stack and keep the results."""
     keys = list(shapes_of(model))
     stacks = [np.stack([values_of(job.sent[key]) for job in jobs]) for key in keys]
     held_out, parts, seeds = zip(*((j.held_out, j.train, j.seed) for j in jobs), strict=True)

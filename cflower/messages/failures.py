@@ -154,7 +154,6 @@ class Standing(NamedTuple):
         return bool(self.silent or self.gone or self.pause or self.pauses)
 
     def next(self, *, connected: bool) -> "Standing":
-        """Its standing at the start of a round."""
         if connected:
             longest = max(self.longest, self.away)
             return self._replace(connected=self.connected + 1, away=0, longest=longest)
@@ -256,7 +255,6 @@ class FailureRecord:
         )
 
     def with_trainings(self, trainings: Mapping[str, int]) -> "FailureRecord":
-        """The record as if clients had trained so often."""
         return self._changed(trainings, lambda name, one: one._replace(trainings=trainings[name]))
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":

@@ -93,7 +93,6 @@ class ClientMessenger:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The clients that can be asked: connected, not excluded."""
         return tuple(without(self.roll_call.nodes, self.failures.excluded))
 
     @property
@@ -274,7 +273,6 @@ class ClientMessenger:
                 yield late
 
     def answers(self, messages: Iterable[Message]) -> list[Reply]:
-        """All usable replies, without implausible metrics."""
         answers = {sent.ask: reply for sent, reply in self.replies(messages)}
         measured = {ask: ClientMetrics.of(reply) for ask, reply in answers.items()}
         kept = plausible(measured, self.grouped)

@@ -101,7 +101,6 @@ def leading_among(asked: Metric, sent: Collection[Mapping[str, float]]) -> Metri
 
 
 def metrics_size(reply: Message) -> int:
-    """Bytes of the names and numbers in a reply's metrics."""
     size = 0
     for record in reply.content.values() if reply.has_content() else ():
         if isinstance(record, MetricRecord):

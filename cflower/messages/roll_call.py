@@ -150,7 +150,6 @@ class RollCall:
 
     @property
     def simulated(self) -> bool:
-        """Whether this is a simulation, with nodes that are there from first to last."""
         return bool(self.announced) and not self.remote
 
     @property
@@ -314,7 +313,6 @@ class RollCall:
             held.add(client)
 
     def _log_refused(self) -> None:
-        """Log the clients that are refused, each once for its reason."""
         if self.simulated and not self.nodes:
             return  # nobody takes part: this ends the run, with the reasons
         for one in self.refused.values():

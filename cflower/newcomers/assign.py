@@ -73,7 +73,6 @@ class Assignment:
 
     @property
     def best(self) -> Level:
-        """The level with the best model for the newcomer."""
         values = [level.metrics.get(self.metric.name) for level in self.levels]
         best = self.metric.best(value for value in values if value is not None)
         return self.levels[values.index(best)]

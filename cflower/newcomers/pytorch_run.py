@@ -49,7 +49,6 @@ class SavedRun(RunRecord):
             )
 
     def module(self, weights: Weights) -> nn.Module:
-        """A model on the CPU, in evaluation mode, its permutation undone."""
         model = self._empty_model()
         arrays = self.layout.arrays(weights)
         if self.secret is not None:

@@ -145,7 +145,6 @@ class Advised(Strategy):
         return f"{known} Would separate models help? {answer}{rate}"
 
     def summary(self) -> None:
-        """Log the settings of the strategy."""
         self.strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
@@ -167,7 +166,6 @@ class Advised(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the strategy."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         if messages:
             self._guarded(self._meet, server_round, messages, grid)
@@ -257,7 +255,6 @@ class Advised(Strategy):
             self._common = self._mean(read)
 
     def _mean(self, read: Mapping[str, Reply]) -> Weights:
-        """The mean of the models that some clients trained, weighted by examples (eq. 2)."""
         mean = WeightedMean()
         for reply in read.values():
             assert reply.update is not None  # it is of a training

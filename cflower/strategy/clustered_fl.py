@@ -109,7 +109,6 @@ class ClusteredFL(Settings, Strategy):
 
     @property
     def tree(self) -> ParameterTree:
-        """The parameter tree after the last round."""
         return self.state.tree
 
     @property
@@ -243,7 +242,6 @@ class ClusteredFL(Settings, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One round of the algorithm on the replies; θ_root and the mean metrics."""
         if self._run is None:
             raise FederationError("aggregate_train was called before configure_train.")
         return self._run.trained(server_round, replies)
@@ -262,7 +260,6 @@ class ClusteredFL(Settings, Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The clients' mean metrics, weighted by their examples."""
         if not (self._run and self._run.is_at(server_round, self._run.grid)):
             return None
         return self._run.evaluated(replies)

@@ -67,7 +67,6 @@ class RoundReport:
         return reply
 
     def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
-        """Add the clients' metrics from the evaluation of this round."""
         for client, new in measured.items():
             old = self.measured.get(client, new)
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})

@@ -156,7 +156,6 @@ def central_mean(
 
 
 def as_figures(metrics: Mapping[str, Any]) -> str:
-    """The metrics that are one number, each with its name."""
     scalars = ClientMetrics(dict(metrics.items()), 0).scalars
     return ", ".join(f"{key} {value:.4g}" for key, value in scalars.items())
 
@@ -173,7 +172,6 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def keep(
     by_round: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None
 ) -> None:
-    """Keep and log the mean metrics of a round, if there are any."""
     if metrics is not None:
         by_round[server_round] = metrics
     if metrics:

@@ -33,7 +33,6 @@ def log_decisions(decisions: Iterable[Decision]) -> None:
 
 
 def log_places(state: CFLState, moves: Iterable[Move]) -> None:
-    """Log the clients that moved to another leaf in a round, or were placed in one."""
     for move in moves:
         log(INFO, "Client %s moves from %s to %s: %s", *move[1:])
     for client, placement in state.placed.items():
@@ -42,7 +41,6 @@ def log_places(state: CFLState, moves: Iterable[Move]) -> None:
 
 
 def log_parted(before: ParameterTree, after: ParameterTree) -> None:
-    """Log the leaves that shared their layers with others until this round."""
     for name, cluster in before.clusters.items():
         if not cluster.own_body and after.clusters[name].own_body:
             log(INFO, PARTED, name)
@@ -53,7 +51,6 @@ def log_alone(step: PersonalStep) -> None:
 
 
 def log_steps(steps: Mapping[str, Personal]) -> None:
-    """Log the result of each leaf's personal step in one sentence."""
     for leaf, step in steps.items():
         result = outcome_of(step.accepted, step.evaluations)
         log(INFO, "Cluster %s, personal step %s: %s", leaf, result, step.reason, extra=PROGRESS)
@@ -69,7 +66,6 @@ def outcome_of(accepted: bool, evaluations: int) -> str:
 
 
 def log_unable(report: FinalReport) -> None:
-    """Log the clients that are not served as selected."""
     unable = [client for client, result in report.clients.items() if result.best is None]
     if unable and report.selection != "leaf":
         log(WARNING, UNABLE, listed(unable), report.selection)

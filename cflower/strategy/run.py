@@ -252,7 +252,6 @@ class Run:
         return self.messenger.messages(asks, config)
 
     def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
-        """The clients' mean metrics, weighted by their examples."""
         answers = self.messenger.answers(replies)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.scalars for one in measured.values()])
@@ -359,7 +358,6 @@ class Run:
         return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
-        """A message for each ask, with its one model."""
         key, state = self.messenger.arrays_key, self.state
         models = {ask: {key: state.model_of(ask)} for ask in asks}
         return self.messenger.messages(models, config, state.settings_of)

@@ -111,7 +111,6 @@ class Settings:
 
     @property
     def trimmed_share(self) -> float:
-        """The share to trim of the ``aggregation``; see `CFL`."""
         return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(self.aggregation, float(self.beta))
 
     def check(self) -> None:
