@@ -191,7 +191,6 @@ class FailureRecord:
 
     clients: Mapping[str, Standing] = field(default_factory=dict)
     rounds_with_replies: int = 0
-    """Rounds with a usable reply."""
     silent_streak: int = 0
     """Rounds in a row, up to now, without a usable reply."""
     failing_streak: int = 0

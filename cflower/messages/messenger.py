@@ -66,7 +66,6 @@ class ClientMessenger:
     projection: Projection
     """Of the updates, for comparisons."""
     failures: FailureRecord
-    """The clients' failures so far."""
     weighted_by: str
     """This and the next two are names in messages, as in ``FedAvg``."""
     arrays_key: str
@@ -114,18 +113,19 @@ class ClientMessenger:
 
     def messages(
         self,
-        asks: Mapping[Ask, Mapping[str, Weights]],
+        asks: Mapping[Ask, Weights | Mapping[str, Weights]],
         config: ConfigRecord,
         settings_of: Callable[[Ask], Mapping[str, Any]] = lambda ask: {},
     ) -> list[Message]:
-        """A message for every ask, with its models by their keys: `EVALUATE_PATH` if several.
+        """A message for every ask with its model, or with several by their keys: `EVALUATE_PATH`.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
         another; the arrays in them are made once for each model. ``server-round``, ``cluster``,
         ``part`` and what ``settings_of`` returns are added to the config.
         """
         self._sent, made, nodes = [], dict[int, ArrayRecord](), self.roll_call.nodes
-        for ask, models in asks.items():
+        for ask, asked in asks.items():
+            models = {self.arrays_key: asked} if isinstance(asked, Weights) else asked
             content = RecordDict()
             for key, model in models.items():
                 if id(model) not in made:
@@ -201,11 +201,9 @@ class ClientMessenger:
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        asks, nodes = {}, self.roll_call.nodes
-        for ask, model, _ in outstanding:
-            if ask.client in nodes and model is not None:
-                asks[ask] = {self.arrays_key: model}
-        messages = self.messages(asks, config)
+        sent = {ask: model for ask, model, _ in outstanding if model is not None}
+        nodes = self.roll_call.nodes
+        messages = self.messages({a: sent[a] for a in sent if a.client in nodes}, config)
         for message in messages:
             message.metadata.ttl = self.timeout + UPLOAD
         pushed = list(self.grid.push_messages(messages))  # messages have ids once they are sent

@@ -52,11 +52,9 @@ class Assignment:
     """The leaf that Algorithm 4 assigns a newcomer to, with the path to it."""
 
     levels: tuple[Level, ...]
-    """From the root to the leaf."""
     num_train: int
     num_held_out: int
     metric: Metric = Metric()
-    """The leading metric of the run."""
     personal: PersonalLine | None = None
     """The personal step of the leaf, as in ``summary.json``."""
 

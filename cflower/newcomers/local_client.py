@@ -78,7 +78,7 @@ class LocalClient:
         messenger = self._messenger
         ask = Ask(self._name, cluster.name, Role.PLACE, cluster.split_round or 0, task)
         config = ConfigRecord(self.run.settings.get(f"{task}-config", {}))
-        messages = messenger.messages({ask: {messenger.arrays_key: cluster.model}}, config)
+        messages = messenger.messages({ask: cluster.model}, config)
         replies = list(messenger.exchange(messages))
         messenger.local.keys = lacking(replies[0], self.run.layout) or frozenset()
         for _, reply in messenger.replies(replies):

@@ -286,7 +286,7 @@ class Advised(Strategy):
         asks = {}
         for client, model in only(models, run.roll_call.nodes).items():
             ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
-            asks[ask] = {run.messenger.arrays_key: model}
+            asks[ask] = model
         replies = run.messenger.exchange(run.messenger.messages(asks, self._config))
         answers = run.messenger.answers(replies)
         return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}

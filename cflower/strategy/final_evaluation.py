@@ -75,10 +75,9 @@ def final_report(
 
 def asks_of(
     clients: Iterable[str], messenger: ClientMessenger, state: CFLState, server_round: int
-) -> Iterator[tuple[Ask, dict[str, Weights]]]:
-    """What each client is asked, with the models by their keys in the message."""
-    key, personal = messenger.arrays_key, state.personal_models
-    facts = messenger.roll_call.facts
+) -> Iterator[tuple[Ask, Weights | dict[str, Weights]]]:
+    """What each client is asked, with the model, or all on its path by their clusters."""
+    personal, facts = state.personal_models, messenger.roll_call.facts
     for client in clients:
         path = state.path_of(client)
         root, leaf = path[0], path[-1]
@@ -86,11 +85,11 @@ def asks_of(
         if root is not leaf and facts[client].get("evaluates-way"):
             yield own, {cluster.name: cluster.model for cluster in path}
         else:
-            yield own, {key: leaf.model}
+            yield own, leaf.model
             if root is not leaf:
-                yield own._replace(cluster=root.name), {key: root.model}
+                yield own._replace(cluster=root.name), root.model
         if client in personal:
-            yield own._replace(role=Role.PERSONAL), {key: personal[client]}
+            yield own._replace(role=Role.PERSONAL), personal[client]
 
 
 def read(

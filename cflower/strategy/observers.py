@@ -53,7 +53,6 @@ class RunStart:
     settings: Mapping[str, Any]
     """The effective settings of strategy and criterion, as plain values under kebab-case keys."""
     layout: Layout
-    """The model's arrays."""
     facts: Mapping[str, Mapping[str, Any]]
     """The facts that each client reported in the roll call, by name; often empty."""
 

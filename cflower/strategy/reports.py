@@ -42,13 +42,11 @@ class RoundReport:
     """Why a client's reply was set aside or is missing."""
     seconds: float = 0.0
     failures: FailureRecord = field(default_factory=FailureRecord)
-    """The clients' record up to this round."""
     late: dict[str, int] = field(default_factory=dict)
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
     metric: Metric = Metric()
-    """The one that leads, so far."""
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
     lowered: dict[str, float] = field(default_factory=dict)
@@ -169,7 +167,6 @@ class FinalReport:
     by_round: Mapping[int, Metrics] = field(default_factory=dict)
     """Mean metrics of the clients in each round since the start or resumption."""
     metric: Metric = Metric()
-    """The one that leads."""
     judged: bool = False
     """Whether anything in the run was decided by held-out examples."""
     advice: str = ""

@@ -35,8 +35,10 @@ from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import CentralEvaluation, central_mean
 from cflower.strategy.round_log import (
+    WeightLog,
     log_alone,
     log_decisions,
+    log_limited_examples,
     log_parted,
     log_places,
     log_steps,
@@ -44,7 +46,6 @@ from cflower.strategy.round_log import (
 )
 from cflower.strategy.sampling import sample
 from cflower.strategy.settings import Settings, plain
-from cflower.strategy.weight_log import WeightLog, log_limited_examples
 from cflower.strategy.wrappers import Wrapper, refuse_secure_aggregation, refuse_unfit_wrappers
 
 ALL_TRAIN = (
@@ -244,11 +245,11 @@ class Run:
         if not self.conditions.evaluates:
             return []
         share, least = self.settings.fraction_evaluate, self.settings.min_evaluate_nodes
-        key, asks = self.messenger.arrays_key, dict[Ask, dict[str, Weights]]()
+        asks = dict[Ask, Weights]()
         for client in self._draw("evaluate", server_round, share, least):
             cluster = self.state.path_of(client)[-1]
             ask = Ask(client, cluster.name, Role.OWN, server_round, "evaluate")
-            asks[ask] = {key: cluster.model}
+            asks[ask] = cluster.model
         return self.messenger.messages(asks, config)
 
     def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
@@ -358,9 +359,8 @@ class Run:
         return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
-        key, state = self.messenger.arrays_key, self.state
-        models = {ask: {key: state.model_of(ask)} for ask in asks}
-        return self.messenger.messages(models, config, state.settings_of)
+        models = {ask: self.state.model_of(ask) for ask in asks}
+        return self.messenger.messages(models, config, self.state.settings_of)
 
     def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
         rng = generator(self.settings.seed, task, server_round)
