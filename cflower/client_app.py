@@ -183,7 +183,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
     if method == "ditto":
         with methods.pulled(model, received, config.proximal_mu):
             run(model)
-        methods.keep(model, model.state_dict().keys(), context)
+        methods.keep_own(model, model.state_dict().keys(), context)
         model = received
     local, change = methods.local_keys(method, model), None
     if method == "scaffold":
@@ -200,7 +200,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
             losses = run(model)
     arrays = arrays_of(model)
     if local:
-        methods.keep(model, local, context)
+        methods.keep_own(model, local, context)
         arrays = without(arrays, local)
     return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays, change)
 

@@ -180,7 +180,7 @@ class Standing(NamedTuple):
         return after._replace(pauses=self.pauses + 1, pause=pause, reason=reason)
 
 
-NEW = Standing()
+NOTHING_YET = Standing()
 BUDGETS = (("megabytes", "MB of metrics", 1.0), ("reading", "seconds of reading", 60.0))
 """What a client may use up, and how much of it is free for all."""
 
@@ -229,7 +229,7 @@ class FailureRecord:
     def _changed(
         self, clients: Iterable[str], change: Callable[[str, Standing], Standing]
     ) -> "FailureRecord":
-        changed = {name: change(name, self.clients.get(name, NEW)) for name in clients}
+        changed = {name: change(name, self.clients.get(name, NOTHING_YET)) for name in clients}
         return replace(self, clients={**self.clients, **changed})
 
     def met(self, clients: Iterable[str]) -> "FailureRecord":
@@ -300,7 +300,7 @@ class FailureRecord:
 half of the clients 0.2')
         """
         for name, unit, free in BUDGETS:
-            own = getattr(self.clients.get(client, NEW), name)
+            own = getattr(self.clients.get(client, NOTHING_YET), name)
             usual = median(self.counts(name).values()) if own > free else 0.0
             if own > free + FACTOR * usual:
                 took = f"took {own:.1f} {unit} in this run"

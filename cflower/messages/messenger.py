@@ -32,10 +32,10 @@ from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
 
-Content = TypeVar("Content")
+Read = TypeVar("Read")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 WITHOUT = "The %s goes on without {clients}: the reply {cause}."
-NOT_MEASURED = (
+NO_EXAMPLES = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
     "data."
 )
@@ -210,8 +210,8 @@ class ClientMessenger:
         self.outstanding = only(self._by_id, pushed)
 
     def read(
-        self, replies: Iterable[Message], reader: Callable[[Sent, Message], Content]
-    ) -> Iterator[tuple[Sent, Content]]:
+        self, replies: Iterable[Message], reader: Callable[[Sent, Message], Read]
+    ) -> Iterator[tuple[Sent, Read]]:
         """Each usable reply, as ``reader`` returns it, with what it answers.
 
         A reply that the reader refuses, and a second one to the same ask, is set aside. An error
@@ -306,7 +306,7 @@ class ClientMessenger:
         """Note that a reply is not used; ``problem`` completes "the reply ..."."""
         problem, trains = line(problem), TASKS[task].trains
         if fault is Fault.EMPTY and not trains:
-            self.grouped.note(INFO, NOT_MEASURED, client, "")
+            self.grouped.note(INFO, NO_EXAMPLES, client, "")
             return
         fault = Fault.CLIENT if fault is Fault.EMPTY else fault
         self.problems.setdefault(client, Problem(problem, fault))

@@ -139,7 +139,7 @@ class Advised(Strategy):
         known = "No groups were found among the clients."
         if self.groups or self.answer == YES:
             may = "differ" if self.groups else "may differ"
-            known = f"The clients {may}: {in_words(self.groups or self._asked)}."
+            known = f"The clients {may}: {groups_in_words(self.groups or self._asked)}."
         answer = f"{self.answer.capitalize()}: {self.reason}."
         rate = "" if self.answer == CANNOT_TELL else f" {RATE}"
         return f"{known} Would separate models help? {answer}{rate}"
@@ -242,7 +242,7 @@ class Advised(Strategy):
         absent = in_order(self._known.keys() - here)
         evidence = evidence_of(server_round, read, in_order(here), absent, projection)
         decision, self._memory = run.cfl.criterion.decide(evidence, self._memory)
-        groups, found = groups_of(decision), decision.outcome is Outcome.SPLIT
+        groups, found = groups_in(decision), decision.outcome is Outcome.SPLIT
         self.groups = groups if found else ()
         log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
         shown = replace(decision, sides=(), unsure=())
@@ -325,7 +325,7 @@ def evidence_of(
     )
 
 
-def groups_of(decision: Decision) -> Groups:
+def groups_in(decision: Decision) -> Groups:
     """The groups that a decision found, or else that would be cut; empty if too little is known."""
     if decision.sides:
         return tuple((*side, *unsure) for side, unsure in decision.parts)
@@ -346,13 +346,13 @@ def sentence(decision: Decision) -> str:
         return f"{first} the clients differ: {decision.reason}."
     sure = decision.outcome is Outcome.SPLIT
     may = "differ" if sure else "may differ"
-    return f"The clients {may}: {in_words(groups_of(decision))} ({decision.reason})."
+    return f"The clients {may}: {groups_in_words(groups_in(decision))} ({decision.reason})."
 
 
-def in_words(groups: Groups) -> str:
+def groups_in_words(groups: Groups) -> str:
     """The number of groups and their members.
 
-    >>> in_words((("a", "b"), ("c",)))
+    >>> groups_in_words((("a", "b"), ("c",)))
     '2 groups (a, b; c)'
     """
     return f"{counted(len(groups), 'group')} ({'; '.join(listed(g, 5) for g in groups)})"

@@ -24,7 +24,7 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep_metrics
 from cflower.strategy.run import Call, Run
 from cflower.strategy.settings import Settings, other_than_default, plain, settings_in_words
 from cflower.strategy.wrappers import refuse_older_workflow
@@ -217,12 +217,12 @@ class ClusteredFL(Settings, Strategy):
         replies = run.messenger.exchange(self.configure_train(*train), run.quorum, late=True)
         arrays, metrics = self.aggregate_train(server_round, replies)
         result.arrays = arrays or result.arrays
-        keep(result.train_metrics_clientapp, server_round, metrics)
+        keep_metrics(result.train_metrics_clientapp, server_round, metrics)
         if server_round < run.num_rounds:
             evaluate = server_round, result.arrays, run.call.evaluate_config, run.grid
             replies = run.messenger.exchange(self.configure_evaluate(*evaluate), run.quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
-            keep(result.evaluate_metrics_clientapp, server_round, metrics)
+            keep_metrics(result.evaluate_metrics_clientapp, server_round, metrics)
         run.settle(server_round)
         run.evaluate_centrally(server_round)
         return run.observe(time.monotonic() - began)

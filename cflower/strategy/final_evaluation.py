@@ -51,7 +51,7 @@ def final_report(
     asks = dict(asks_of(clients, messenger, state, num_rounds))
     replies = messenger.exchange(messenger.messages(asks, config))
     facts, levels = dict[str, Mapping[str, Any]](), dict[tuple[str, str], ClientMetrics]()
-    for sent, (measured, content) in messenger.read(replies, partial(read, messenger, state)):
+    for sent, (measured, content) in messenger.read(replies, partial(levels_in, messenger, state)):
         client = sent.ask.client
         levels |= {(client, level): metrics for level, metrics in measured.items()}
         if sent.ask.role is Role.OWN:
@@ -92,7 +92,7 @@ def asks_of(
             yield own._replace(role=Role.PERSONAL), personal[client]
 
 
-def read(
+def levels_in(
     messenger: ClientMessenger, state: CFLState, sent: Sent, message: Message
 ) -> tuple[Levels, RecordDict]:
     """A client's metrics under the models that were sent, and the content of its reply."""

@@ -28,14 +28,9 @@ from cflower.strategy.run import Call, Run
 class IFCA(ClusteredFL):
     """A given number of models, of which every client trains the best for it.
 
-    Parameters
-    ----------
-    first_models : sequence of ArrayRecord
-        The k first models, which must differ; they may be set until the start. The clients'
-        ``evaluate`` function must send a ``loss``, on their training examples where ``part`` in the
-        config is ``"train"``.
-    **settings
-        As of `ClusteredFL`, but for those that decide about clusters.
+    ``first_models`` are the k first models, which must differ; they may be set until the start. The
+    clients' ``evaluate`` function must send a ``loss``, on their training examples where ``part``
+    in the config is ``"train"``. The settings are those of `ClusteredFL`.
     """
 
     def __init__(self, first_models: Sequence[ArrayRecord] = (), **settings: Any) -> None:

@@ -169,7 +169,7 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
-def keep(
+def keep_metrics(
     by_round: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None
 ) -> None:
     if metrics is not None:

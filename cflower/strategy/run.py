@@ -83,13 +83,8 @@ class Run:
     """The state of one run, and what becomes of it in a round.
 
     Made at the start: it waits for the clients, lays out the model, and takes the state from which
-    an observer lets the run go on.
-
-    Raises
-    ------
-    CFlowerError
-        If there are too few clients, the model or a setting does not fit, or an observer refuses
-        the run.
+    an observer lets the run go on. `CFlowerError` if there are too few clients, the model or a
+    setting does not fit, or an observer refuses the run.
     """
 
     def __init__(self, settings: Settings, call: Call) -> None:
