@@ -166,10 +166,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
     A grid in process has the app as its attribute ``client_app``.
     """
-    return app_has(app_of(grid), message_type, if_unknown=if_unknown)
-
-
-def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
+    app = app_of(grid)
     if not (app is None or app is UNKNOWN_APP or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
     functions = functions_of(app)

@@ -11,7 +11,7 @@ from cflower.algorithm.state import Ask, Reply, Role, Task
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, app_has
+from cflower.messages.client_names import EVALUATE, has_function
 from cflower.messages.failures import FailureRecord
 from cflower.messages.flower import has_client_fn
 from cflower.messages.grouped_log import GroupedLog
@@ -40,7 +40,7 @@ class LocalClient:
     """
 
     def __init__(self, run: RunRecord, app: ClientApp, node_config: Mapping[str, Any]) -> None:
-        self.run, self.app, self._node_config = run, app, node_config
+        self.run, self._node_config = run, node_config
         self.sizes = 0, 0
         grid = InlineGrid(app, 1, run.config, node_config=node_config)
         roll_call = RollCall(asks=False)
@@ -68,7 +68,7 @@ class LocalClient:
 
     def evaluate(self, cluster: Cluster) -> Metrics:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
-        if not app_has(self.app, EVALUATE, if_unknown=True):
+        if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
             return {}
         measured = ClientMetrics.of(self._ask("evaluate", cluster))
         self.sizes = self.sizes[0], int(measured.num_examples)
