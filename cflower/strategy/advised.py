@@ -129,8 +129,7 @@ class Advised(Strategy):
         self._memory, self._known = Memory(), dict[str, KnownUpdate]()
         self._config = ConfigRecord()
         self._asked: Groups = ()
-        self._common: Weights | None = None
-        self._own: dict[str, Weights] = {}
+        self._replies: dict[str, Reply] = {}
         self._failed = self._alone = False
 
     @property
@@ -249,10 +248,8 @@ class Advised(Strategy):
         shown = replace(shown, outcome=Outcome.FOUND) if found else shown
         run.state = CFLState(ParameterTree.initial(self._origin, self._known), dict(self._known))
         run.report = replace(report, trained=run.state.tree, decisions=(shown,))
-        if server_round >= ASKED_AFTER and groups and self._common is None:
-            self._asked, parts = groups, [part for group in groups if (part := only(read, group))]
-            self._own = {c: mean for part in parts for mean in [self._mean(part)] for c in part}
-            self._common = self._mean(read)
+        if server_round >= ASKED_AFTER and groups and not self._asked:
+            self._asked, self._replies = groups, read
 
     def _mean(self, read: Mapping[str, Reply]) -> Weights:
         mean = WeightedMean()
@@ -263,8 +260,8 @@ class Advised(Strategy):
 
     def _ask(self, run: Run, server_round: int) -> None:
         """Let the clients evaluate the common model and their group's, and count the votes."""
-        own, self._own = self._own, {}
-        if not own or self._common is None:
+        read, self._replies = self._replies, {}
+        if not read:
             return
         if not self._alone or type(self.strategy).__name__.startswith("DifferentialPrivacy"):
             self.reason = "the models of the question would lack the noise of another wrapper"
@@ -272,7 +269,9 @@ class Advised(Strategy):
         if not run.conditions.evaluates:
             self.reason = "the ClientApp has no evaluate function"
             return
-        common = self._evaluated(run, dict.fromkeys(own, self._common), server_round)
+        parts = [part for group in self._asked if (part := only(read, group))]
+        own = {client: mean for part in parts for mean in [self._mean(part)] for client in part}
+        common = self._evaluated(run, dict.fromkeys(own, self._mean(read)), server_round)
         replies = self._evaluated(run, own, server_round)
         pairs = tuple((replies[client], common[client]) for client in common if client in replies)
         metric = run.leading.among([reply.metrics for _, reply in pairs])
