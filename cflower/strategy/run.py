@@ -104,7 +104,10 @@ class Run:
         )
         length = affordable_length(settings.projection_dim, self.roll_call.connected)
         self.plain_settings = settings.as_plain() | {"projection-dim": length}
-        first = self._first_model()
+        try:
+            first = self.layout.weights(call.arrays)
+        except BadReplyError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
         self.cfl = self.conditions.algorithm(length, call.num_rounds)
         self.leading = Leader(settings.leading)
         self.observers = Observers(settings.observers)
@@ -137,12 +140,6 @@ class Run:
             f"All {counted(len(clients), 'client')} of this run only evaluate (evaluate-only): at "
             "least one has to train."
         )
-
-    def _first_model(self) -> Weights:
-        try:
-            return self.layout.weights(self.call.arrays)
-        except BadReplyError as problem:
-            raise ConfigError(f"The initial model {problem}.") from None
 
     def _resumed(self, clients: Sequence[str]) -> Checkpoint | None:
         """Where an observer lets the run go on, once all have begun; None: from its first round."""
