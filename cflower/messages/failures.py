@@ -240,7 +240,6 @@ class FailureRecord:
         )
 
     def asked(self, asks: Iterable[Ask]) -> "FailureRecord":
-        """The record after these asks were sent."""
         trainings, evaluations = Counter[str](), Counter[str]()
         for ask in asks:
             trainings[ask.client] += ask.trainings

@@ -215,7 +215,6 @@ class RollCall:
         self._log_refused()
 
     def refuse(self, clients: Mapping[str, str]) -> None:
-        """Let clients that are connected take no part, each for this reason."""
         for node, (client, facts) in self._are(Member).items():
             if client in clients:
                 self._states[node] = Refused(client, clients[client], facts)

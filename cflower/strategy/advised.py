@@ -134,7 +134,6 @@ class Advised(Strategy):
 
     @property
     def advice(self) -> str:
-        """The groups and the answer in a few sentences."""
         known = "No groups were found among the clients."
         if self.groups or self.answer == YES:
             may = "differ" if self.groups else "may differ"
@@ -182,7 +181,6 @@ class Advised(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the strategy."""
         messages = self.strategy.configure_evaluate(server_round, arrays, config, grid)
         self._config = ConfigRecord(dict(config))
         return messages
@@ -281,7 +279,6 @@ class Advised(Strategy):
     def _evaluated(
         self, run: Run, models: Mapping[str, Weights], server_round: int
     ) -> dict[str, Reply]:
-        """The clients' replies to an evaluation, each of its own model."""
         asks = {}
         for client, model in only(models, run.roll_call.nodes).items():
             ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
@@ -291,7 +288,6 @@ class Advised(Strategy):
         return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}
 
     def _evaluate_at_end(self, run: Run, arrays: ArrayRecord) -> None:
-        """Let all clients evaluate the final model, for observers."""
         tree = ParameterTree.initial(run.layout.weights(arrays), self._known)
         run.state = CFLState(tree, self._known)
         run.call = run.call._replace(evaluate_config=self._config)

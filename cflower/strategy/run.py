@@ -340,7 +340,6 @@ class Run:
         return self.observers.round(report)
 
     def evaluate_centrally(self, server_round: int) -> None:
-        """Keep the mean of the central evaluation of the leaves' models, if there is one."""
         if self.call.evaluate_fn is not None:
             evaluate = partial(self.call.evaluate_fn, server_round)
             if mean := central_mean(evaluate, self.state.tree, self.layout):
