@@ -99,9 +99,8 @@ class Run:
         self.roll_call.share, self.roll_call.seed = settings.fraction_train, settings.seed
         clients = self._gather()
         self.layout = Layout.of(call.arrays, settings.untrained)
-        self.conditions = Conditions(
-            settings, call.grid, self.roll_call, self.layout, alone=call.alone
-        )
+        around = call.grid, self.roll_call, self.layout, call.alone
+        self.conditions = Conditions(settings, *around)
         length = affordable_length(settings.projection_dim, self.roll_call.connected)
         self.plain_settings = settings.as_plain() | {"projection-dim": length}
         try:
@@ -111,19 +110,17 @@ class Run:
         self.cfl = self.conditions.algorithm(length, call.num_rounds)
         self.leading = Leader(settings.leading)
         self.observers = Observers(settings.observers)
+        tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
         try:
-            before = self._resumed(clients)
+            before = self._resumed(clients) or Checkpoint(0, CFLState(tree))
         except CFlowerError:
             self.observers.end(None)  # such as the recorder, which holds a lock
             raise
-        if before is None:
-            tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
-            before = Checkpoint(0, CFLState(tree))
         self.before, self.state = before, before.state
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
-        known = self.roll_call, self.layout, self.cfl.projection, before.failures
+        known = self.roll_call, self.layout, self.cfl.projection, before.failures, *keys
         older = has_client_fn(app_of(call.grid))
-        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older)
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, older)
         self.wrapper, self.weight_log = Wrapper(), WeightLog()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
