@@ -34,6 +34,7 @@ from cflower.messages.exchange import PROGRESS
 from cflower.messages.failures import ExchangeOutcome
 from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import the_one
+from cflower.messages.roll_call import RollCall
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.settings import require
@@ -208,15 +209,14 @@ class Advised(Strategy):
 
     def _meet(self, server_round: int, messages: list[Message], grid: Grid) -> None:
         """Note the clients that are here, and the model that they are sent."""
-        content = messages[0].content
+        content, settings = messages[0].content, self._settings
         arrays, config = the_one(ArrayRecord, content), ConfigRecord()
         if self._run is None:
-            (self._settings.arrayrecord_key,) = records_in(content, ArrayRecord)
-            config_key = next(iter(records_in(content, ConfigRecord)), "config")
-            self._settings.configrecord_key = config_key
-            self._settings.observers = self.observers
+            (settings.arrayrecord_key,) = records_in(content, ArrayRecord)
+            settings.configrecord_key = next(iter(records_in(content, ConfigRecord)), "config")
+            settings.observers, settings.roll_call = self.observers, RollCall(asks=None)
             call = Call(grid, arrays, self._num_rounds, self._timeout, config, config)
-            self._run = Run(self._settings, call)
+            self._run = Run(settings, call)
         self._run.roll_call.update(grid)
         self._origin = self._run.layout.weights(arrays)
         self._run.messenger.sent_by_others(messages, server_round, self._origin)
