@@ -19,8 +19,10 @@ from flwr.supercore import log
 from numpy.typing import NDArray
 from torch import nn
 
+from cflower.algorithm.state import DECIDE
 from cflower.changes.personal import LEAF, MIX
 from cflower.clients import methods, node
+from cflower.clients.node import Said
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
@@ -79,7 +81,6 @@ class StackingApp(ClientApp):
     """In a simulation it trains small dense models of many clients at once."""
 
     def share(self, folder: Path) -> None:
-        """Open each client's pictures in one of several processes only."""
         PICTURES.folder = folder
 
     def look_ahead(self, coming: Sequence[tuple[Message, Context]]) -> None:
@@ -143,7 +144,7 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = node.config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    data = node.data_of(config, context, preparation=node.preparation_in(message))
+    data = node.data_of(config, context, Said.of(message))
     agreed = agreed_model(config, *data.train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
@@ -173,18 +174,17 @@ def train_round(message: Message, context: Context) -> Message:
 
 def trained_alone(message: Message, context: Context) -> Trained:
     """The training that a message asks for."""
-    config, data, model = prepare_training(message, context)
-    server_round, examples = node.round_of(message), node.training_examples(message, data)
-    method = node.method_of(message)
+    config, data, model, said = prepare_training(message, context)
+    method, server_round, examples = said.method, said.server_round, said.trained(data)
     received = copy.deepcopy(model) if method else model
     methods.serve(method, model, context)
-    held_out = evaluate(model, node.asked_part(message, data))
+    held_out = evaluate(model, said.measured(data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     run = partial(train, examples=examples, settings=config, server_round=server_round, seed=seed)
     if method == "ditto":
         with methods.pulled(model, received, config.proximal_mu):
             run(model)
-        methods.keep(model, model.state_dict().keys(), context)
+        methods.keep_own(model, model.state_dict().keys(), context)
         model = received
     local, change = methods.local_keys(method, model), None
     if method == "scaffold":
@@ -201,7 +201,7 @@ def trained_alone(message: Message, context: Context) -> Trained:
             losses = run(model)
     arrays = arrays_of(model)
     if local:
-        methods.keep(model, local, context)
+        methods.keep_own(model, local, context)
         arrays = without(arrays, local)
     return Trained(held_out, {**losses, "num-examples": len(examples)}, arrays, change)
 
@@ -209,17 +209,14 @@ def trained_alone(message: Message, context: Context) -> Trained:
 @app.train("adapt")
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of both models."""
-    config, data, model = prepare_training(message, context)
-    asked = node.said_in(message)
-    trainings, of_own = asked["trainings"], asked["share"]
-    assert isinstance(trainings, int) and isinstance(of_own, float)
-    leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, node.round_of(message)
-    for server_round in range(last + 1, last + 1 + trainings):
+    config, data, model, said = prepare_training(message, context)
+    leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, said.server_round
+    for server_round in range(last + 1, last + 1 + said.trainings):
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
     own = {key: v.copy() for key, v in arrays_of(model).items()}
     metrics = MetricRecord({"num-examples": len(data.train)})
-    for number, share in ((LEAF, 0.0), (MIX, of_own)):
+    for number, share in ((LEAF, 0.0), (MIX, said.share)):
         model.load_state_dict(mixed(leaf, own, share))
         for key, value in evaluate_to_decide(model, data.decide).items():
             metrics[f"{key}.{number}"] = value
@@ -238,16 +235,16 @@ def mixed(
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
-    config, data, model = prepare(message, context)
-    method, server_round = node.method_of(message), node.round_of(message)
+    config, data, model, said = prepare(message, context)
+    method, server_round = said.method, said.server_round
     methods.serve(method, model, context)
     if method == "fedrep":
         settings = replace(config.part(TrainingSettings), local_epochs=methods.LAST_EPOCHS)
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         with methods.only_training(model, methods.local_keys(method, model)):
             train(model, data.train, settings, server_round=server_round, seed=seed)
-    examples = node.asked_part(message, data)
-    if node.decides(message):
+    examples = said.measured(data)
+    if said.part == DECIDE:
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))
     else:
         metrics = MetricRecord({**evaluate(model, examples), **counts_on(model, examples)})
@@ -269,7 +266,7 @@ def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble."""
     config = node.config_of(context)
-    data = node.data_of(config, context, message)
+    data = node.data_of(config, context, Said.of(message))
     models = records_in(message.content, ArrayRecord)
 
     def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
@@ -296,24 +293,26 @@ def facts_at_end(data: ClientData) -> dict[str, Any]:
     return {PARTS_APART: data.apart} | ({} if data.group is None else {"group": data.group})
 
 
-def prepare(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
-    """Config, this client's data, and the model with the received parameters."""
-    config = node.config_of(context)
-    data = node.data_of(config, context, message)
-    return config, data, loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
+Prepared = tuple[RunConfig, ClientData, nn.Module, Said]
 
 
-def prepare_training(message: Message, context: Context) -> tuple[RunConfig, ClientData, nn.Module]:
+def prepare(message: Message, context: Context) -> Prepared:
+    config, said = node.config_of(context), Said.of(message)
+    data = node.data_of(config, context, said)
+    arrays = records_in(message.content, ArrayRecord)["arrays"]
+    return config, data, loaded(config, data, arrays), said
+
+
+def prepare_training(message: Message, context: Context) -> Prepared:
     """As `prepare`; with permuted weights, a model of the server's choosing is refused."""
-    config, data, model = prepare(message, context)
+    config, data, model, said = prepare(message, context)
     if secret := seed_of(context):
         agreed = agreed_model(config, *data.train.sizes, secret)
-        refuse_chosen_model(arrays_of(model), agreed, node.round_of(message))
-    return config, data, model
+        refuse_chosen_model(arrays_of(model), agreed, said.server_round)
+    return config, data, model, said
 
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
-    """The run's model with these parameters."""
     model = empty_model(config.model, *data.train.sizes, config.device)
     # A copy, because PyTorch warns of tensors on read-only bytes.
     values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}

@@ -182,7 +182,6 @@ def preparation_of(
 
 
 def table_problem(facts: Mapping[str, Any], preparation: Mapping[str, Any]) -> str:
-    """Why a client's table does not fit the others'; empty if it does."""
     description = read(facts.get(TABLE, ""))
     if description is None:
         return "its data are no table of numbers and texts, as those of the others are"
@@ -213,7 +212,6 @@ def strategy_of(
 
 
 def criterion_of(config: RunConfig) -> Criterion:
-    """When this run splits a cluster."""
     if config.method != "clustered":
         return NeverSplit()
     if config.clusters:
@@ -226,7 +224,6 @@ def criterion_of(config: RunConfig) -> Criterion:
 
 
 def optimizer_of(config: RunConfig) -> ServerOptimizer:
-    """How the model of a cluster follows the mean update."""
     if names_own_code(config.server_optimizer):
         own = own_object("server-optimizer", config.server_optimizer, "step")
         return cast(ServerOptimizer, own)
@@ -235,7 +232,6 @@ def optimizer_of(config: RunConfig) -> ServerOptimizer:
 
 
 def initial_model(config: RunConfig, kind: DataSpec, number: int = 0) -> ArrayRecord:
-    """The first model, sized to the clients' data, or a further one that begins otherwise."""
     seed = config.seed + 1_000 * number
     model = build_model(config.model, kind.input_shape, kind.num_outputs, seed)
     local_keys(config.method, model)  # refuses a model without the layers that stay on clients

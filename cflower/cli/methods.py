@@ -179,7 +179,7 @@ class Methods:
         report = self._train(self._isolated, shared + own, [going_on])
         self._grid.num_bytes = sent  # training alone needs no messages
         trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
-        return replace(report, failures=replace(report.failures, trainings=dict(trainings)))
+        return replace(report, failures=report.failures.with_trainings(trainings))
 
     def _other(self, method: str, start: Start) -> FinalReport:
         """A method of the literature, as cflower's own app starts it."""
@@ -191,7 +191,7 @@ class Methods:
         rounds = max(1, self.effort.rounds // times)
         report, _ = start.train(self._grid, strategy, observers, rounds)
         trainings = {c: times * number for c, number in report.failures.trainings.items()}
-        return replace(report, failures=replace(report.failures, trainings=trainings))
+        return replace(report, failures=report.failures.with_trainings(trainings))
 
 
 class GoingOn(Observer):

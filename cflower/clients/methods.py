@@ -45,7 +45,7 @@ from cflower.learning.settings import TrainingSettings
 from cflower.messages.arrays import record_of, values_of
 from cflower.messages.client_names import CONTROL
 
-OWN = "own-model"
+OWN_ARRAYS = "own-model"
 """The key of a client's own arrays in the state of its context."""
 LAST_EPOCHS = 10
 """As the authors of FedRep have it (lgcollins/FedRep, commit d82e629)."""
@@ -54,16 +54,15 @@ NORMALISING = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 def serve(method: str, model: nn.Module, context: Context) -> None:
     """Put what is the client's own into a model that it received."""
-    own = context.state.get(OWN)
+    own = context.state.get(OWN_ARRAYS)
     if method and isinstance(own, ArrayRecord):
         values = {key: torch.from_numpy(values_of(array).copy()) for key, array in own.items()}
         model.load_state_dict(values, strict=False)
 
 
-def keep(model: nn.Module, keys: Collection[str], context: Context) -> None:
-    """Keep these arrays of a model as the client's own."""
+def keep_own(model: nn.Module, keys: Collection[str], context: Context) -> None:
     arrays = arrays_of(model)
-    context.state[OWN] = record_of({key: arrays[key] for key in arrays if key in keys})
+    context.state[OWN_ARRAYS] = record_of({key: arrays[key] for key in arrays if key in keys})
 
 
 def local_keys(method: str, model: nn.Module) -> frozenset[str]:
@@ -121,7 +120,6 @@ def adding(model: nn.Module, terms: Sequence[Callable[[Tensor], Tensor]]) -> Ite
 
 @contextmanager
 def only_training(model: nn.Module, keys: Collection[str]) -> Iterator[None]:
-    """Within, only the parameters with these keys are trained."""
     for key, parameter in model.named_parameters():
         parameter.requires_grad_(key in keys)
     try:

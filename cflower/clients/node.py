@@ -4,12 +4,12 @@ import os
 from functools import lru_cache
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.supercore import log
 
-from cflower.algorithm.state import ALL_EXAMPLES, DECIDE
+from cflower.algorithm.state import DECIDE, REPORT
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.drift import group_at
@@ -19,7 +19,7 @@ from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import METHOD, PART, PREPARATION, TRAINED_ON
+from cflower.messages.client_names import TRAINED_ON
 
 
 def config_of(context: Context) -> RunConfig:
@@ -32,67 +32,51 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
     return RunConfig.read(dict(items))
 
 
-def said_in(message: Message) -> ConfigRecord:
-    """The config that the server sent with a model."""
-    return records_in(message.content, ConfigRecord)["config"]
+class Said(NamedTuple):
+    """What the server says in the config of a message."""
 
-
-def round_of(message: Message) -> int:
-    server_round = said_in(message)["server-round"]
-    assert isinstance(server_round, int)
-    return server_round
-
-
-def preparation_in(message: Message) -> str:
+    server_round: int = 0
+    part: str = REPORT
+    method: str = ""
+    """One of `cflower.clients.methods`; empty for plain training."""
+    preparation: str = ""
     """How to prepare the columns of a table, as JSON; empty if the data are no table."""
-    config = message.content.get("config")
-    return str(config.get(PREPARATION, "")) if isinstance(config, ConfigRecord) else ""
+    all_examples: bool = False
+    trainings: int = 0
+    """Of a personal step, and the client's share in its mix."""
+    share: float = 0.0
 
+    @classmethod
+    def of(cls, message: Message) -> "Said":
+        config = records_in(message.content, ConfigRecord).get("config", ConfigRecord())
+        keys = {field: field.replace("_", "-") for field in cls._fields}
+        said: dict[str, Any] = {field: config[key] for field, key in keys.items() if key in config}
+        return cls(**said)
 
-def method_of(message: Message) -> str:
-    """The method by which the clients train, if it is one of `cflower.clients.methods`."""
-    return str(said_in(message).get(METHOD, ""))
+    def measured(self, data: ClientData) -> Examples:
+        """The examples to measure a model on."""
+        return {DECIDE: data.decide, TRAINED_ON: data.train}.get(self.part, data.report)
 
-
-def asked_part(message: Message, data: ClientData) -> Examples:
-    """The examples to measure a model on: those that decide, or those that are reported."""
-    asked = said_in(message).get(PART)
-    return {DECIDE: data.decide, TRAINED_ON: data.train}.get(str(asked), data.report)
-
-
-def training_examples(message: Message, data: ClientData) -> Examples:
-    """The examples to train on: with those that decide if the message says so."""
-    together = bool(said_in(message).get(ALL_EXAMPLES)) and data.apart
-    return data.train.with_others(data.decide) if together else data.train
-
-
-def decides(message: Message) -> bool:
-    """Whether a message asks for an evaluation by which the server decides."""
-    return said_in(message).get(PART) == DECIDE
+    def trained(self, data: ClientData) -> Examples:
+        """The examples to train on: with those that decide if the message says so."""
+        together = self.all_examples and data.apart
+        return data.train.with_others(data.decide) if together else data.train
 
 
 def has_own_data(context: Context) -> bool:
     return "data-path" in context.node_config
 
 
-def data_of(
-    config: RunConfig, context: Context, message: Message | None = None, preparation: str = ""
-) -> ClientData:
-    """This node's examples: those of its own folder, else its share of the data set.
-
-    A message has the round, and how to prepare the columns of a table.
-    """
-    settings = config.part(DataSettings)
-    server_round = 0
-    if message is not None:
-        server_round, preparation = round_of(message), preparation_in(message)
+def data_of(config: RunConfig, context: Context, said: Said | None = None) -> ClientData:
+    """This node's examples: those of its own folder, else its share of the data set."""
+    settings, said = config.part(DataSettings), said or Said()
     if not has_own_data(context):
         partition, num_partitions = partition_of(context)
-        group = group_at(settings.drift, partition, server_round)
-        return load_client_data(settings, partition, num_partitions, group, preparation)
+        group = group_at(settings.drift, partition, said.server_round)
+        return load_client_data(settings, partition, num_partitions, group, said.preparation)
     path = str(context.node_config["data-path"])
     try:
-        return load_own_data(path, settings, config.classes, preparation)
+        return load_own_data(path, settings, config.classes, said.preparation)
     except Exception as error:  # ours, or of NumPy, Arrow, Pillow ...
         text = str(error) if isinstance(error, CFlowerError) else unreadable(error)
         log(WARNING, "%s", text)

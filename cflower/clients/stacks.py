@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.clients import node
+from cflower.clients.node import Said
 from cflower.config import RunConfig
 from cflower.data.examples import Examples
 from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
@@ -58,13 +59,14 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
     Those with large or other models, or with permuted weights, are left out.
     """
     _ahead.clear()
-    config, server_round = node.config_of(coming[0][1]), node.round_of(coming[0][0])
+    config, first = node.config_of(coming[0][1]), Said.of(coming[0][0])
     jobs, model, most = [], None, 1
     together = config.clients_together and not config.is_regression
-    together = together and not node.method_of(coming[0][0])  # it pulls, or keeps arrays
+    together = together and not first.method  # it pulls, or keeps arrays
     for message, context in coming if together else ():
         with suppress(Exception):  # of this client: it does not keep the others from their stack
-            data = node.data_of(config, context, message)
+            said = Said.of(message)
+            data = node.data_of(config, context, said)
             if model is None:
                 model = empty_model(config.model, *data.train.sizes, config.device)
                 most = stack_size(model)
@@ -72,17 +74,16 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
                 return
             sent = records_in(message.content, ArrayRecord)["arrays"]
             shapes = {key: tuple(values_of(array).shape) for key, array in sent.items()}
-            same = node.round_of(message) == server_round and shapes == shapes_of(model)
+            same = said.server_round == first.server_round and shapes == shapes_of(model)
             if seed_of(context) or not same:
                 continue
-            seed = torch_seed(config.seed, "train", server_round, client_name(context))
-            asked = node.asked_part(message, data)
-            trained = node.training_examples(message, data)
-            jobs.append(Job(message.metadata.message_id, sent, trained, asked, seed))
+            seed = torch_seed(config.seed, "train", first.server_round, client_name(context))
+            examples = sent, said.trained(data), said.measured(data)
+            jobs.append(Job(message.metadata.message_id, *examples, seed))
     jobs.sort(key=lambda job: (len(job.train), len(job.held_out)), reverse=True)
     for start in range(0, len(jobs), most):
         assert model is not None
-        train_jobs(model, jobs[start : start + most], config, server_round)
+        train_jobs(model, jobs[start : start + most], config, first.server_round)
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -90,7 +91,6 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def train_jobs(model: nn.Module, jobs: Sequence[Job], config: RunConfig, server_round: int) -> None:
-    """Train these clients in one stack and keep the results."""
     keys = list(shapes_of(model))
     stacks = [np.stack([values_of(job.sent[key]) for job in jobs]) for key in keys]
     held_out, parts, seeds = zip(*((j.held_out, j.train, j.seed) for j in jobs), strict=True)

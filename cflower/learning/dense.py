@@ -104,7 +104,6 @@ class Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The products, and what `backward` needs."""
         ctx.save_for_backward(inputs, weight)
         return torch.baddbmm(bias[:, None], inputs, weight.transpose(1, 2))
 
@@ -207,7 +206,6 @@ def evaluate_stacked(
 
 
 def _joined(parts: Sequence[Examples], device: torch.device) -> tuple[Tensor, Tensor]:
-    """The inputs and labels of all parts, one after another, on the device."""
     inputs = np.concatenate([part.inputs for part in parts]).astype(np.float32, copy=False)
     labels = np.concatenate([part.labels for part in parts]).astype(np.int64, copy=False)
     return torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)
@@ -244,7 +242,6 @@ def stacked_batches(lengths: Sequence[int], batch_size: int) -> Iterator[tuple[s
 
 
 def _alike(values: Iterable[Any]) -> Iterator[tuple[slice, Any]]:
-    """Neighbours with the same value, and that value."""
     start = 0
     for value, same in groupby(values):
         end = start + len(list(same))

@@ -69,12 +69,10 @@ def judge_path(
 def losses_of(
     logits: Mapping[str, NDArray[np.floating]], labels: NDArray[np.integer]
 ) -> NDArray[np.floating]:
-    """The cross entropy of each model on each example in nats, shape (levels, n)."""
     return -log_probabilities(logits)[:, np.arange(len(labels)), labels]
 
 
 def log_probabilities(logits: Mapping[str, NDArray[np.floating]]) -> NDArray[np.floating]:
-    """The logarithms of predicted probabilities, shape (levels, n, num_classes)."""
     stacked = np.stack([one.astype(np.float64) for one in logits.values()])
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged: NaN stays NaN
         shifted = stacked - stacked.max(axis=2, keepdims=True)

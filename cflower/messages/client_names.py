@@ -132,7 +132,6 @@ def name_clients(app: ClientApp) -> ClientApp:
 
 
 def client_name(context: Context) -> str:
-    """The lasting name of a client, see `name_clients`."""
     node = context.node_config
     if "client-id" in node:
         return str(node["client-id"])
@@ -167,11 +166,7 @@ def has_function(grid: Grid, message_type: str, *, if_unknown: bool) -> bool:
 
     A grid in process has the app as its attribute ``client_app``.
     """
-    return app_has(app_of(grid), message_type, if_unknown=if_unknown)
-
-
-def app_has(app: Any, message_type: str, *, if_unknown: bool) -> bool:
-    """Whether a ClientApp has a function for messages of this type."""
+    app = app_of(grid)
     if not (app is None or app is UNKNOWN_APP or isinstance(app, ClientApp)):
         return True  # a plain function gets every message
     functions = functions_of(app)
@@ -196,7 +191,6 @@ def adds_noise(grid: Grid) -> bool:
 
 
 def mods_of_training(app: Any) -> Iterator[Any]:
-    """The mods around a ClientApp's functions for training."""
     for kind, function in functions_of(app).items():
         if kind.startswith("train."):
             yield from mods_of(function)

@@ -49,7 +49,6 @@ class DataSpec(NamedTuple):
 
 
 def spelled(name: str) -> str:
-    """A class without what differs between two ways to spell it."""
     return " ".join(name.split()).casefold()
 
 

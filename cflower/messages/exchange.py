@@ -50,7 +50,6 @@ class Quorum(NamedTuple):
 SLOW = 3.0
 """Times as long as the others need that an exchange waits for nodes that are ``hurried``."""
 FOR_ALL = Quorum()
-"""Wait for every client."""
 
 
 class Exchange:

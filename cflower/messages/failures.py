@@ -5,19 +5,21 @@ the simulation engine died: it stays in its pool and answers every message at on
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from logging import INFO, WARNING
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask
 from cflower.errors import FederationError
 from cflower.messages.client_names import TASKS
+from cflower.messages.exchange import SLOW
 from cflower.messages.grouped_log import GroupedLog, naming
-from cflower.ordering import counted, in_order, listed, only, without
+from cflower.ordering import counted, in_order, listed, without
 
 PATIENCE = 3
 """Rounds in a row without a usable reply after which a run stops, and without any answer from a
@@ -27,6 +29,8 @@ SILENT = (
     "answer again."
 )
 EXCLUDED = "No messages are sent to {clients} for {rounds}: {cause}."
+FACTOR = 10.0
+"""Times what a client in the middle uses that each may use, besides what is free for all."""
 PAUSE = 5
 """Rounds in which an excluded client is not asked, the first time; then twice as many each time."""
 CLIENT_FAILED = 2
@@ -103,8 +107,8 @@ class ExchangeOutcome(NamedTuple):
         )
 
 
-class Presence(NamedTuple):
-    """For how long a client has been connected to a run."""
+class Standing(NamedTuple):
+    """What one client has done and used up in a run so far."""
 
     connected: int = 0
     """Rounds at whose start it was connected."""
@@ -112,83 +116,149 @@ class Presence(NamedTuple):
     """Rounds since then."""
     longest: int = 0
     """The longest time for which it was away before, in rounds."""
+    trainings: int = 0
+    """How often it was asked to train; each time may cost it privacy."""
+    evaluations: int = 0
+    problems: int = 0
+    """Number of unusable replies; missing replies do not count."""
+    in_a_row: int = 0
+    """Unusable replies to training since the last usable one."""
+    unanswered: int = 0
+    """Messages in a row to train that it did not answer in time."""
+    pauses: int = 0
+    """How often it was excluded since its last usable reply."""
+    pause: int = 0
+    """Rounds until it is asked again, if it is excluded."""
+    reason: str = ""
+    """Why it is or was excluded."""
+    megabytes: float = 0.0
+    """Of metrics in its replies."""
+    reading: float = 0.0
+    """Seconds that its replies took to read."""
+    waiting: float = 0.0
+    """Seconds that exchanges waited for it beyond what the others needed."""
 
-    def next(self, *, connected: bool) -> "Presence":
-        if connected:
-            return Presence(self.connected + 1, 0, max(self.longest, self.away))
-        return self._replace(away=self.away + 1)
+    @property
+    def silent(self) -> bool:
+        """Whether no round waits for it, until it answers again."""
+        return self.unanswered >= PATIENCE
 
     @property
     def gone(self) -> bool:
         """Whether it is away for as long as it was connected, and twice as long as ever before."""
-        return self.away >= max(self.connected, 2 * self.longest)
+        return self.away >= max(1, self.connected, 2 * self.longest)
+
+    @property
+    def absent(self) -> bool:
+        """Whether it counts for nothing: silent, gone, or without a usable reply since a pause."""
+        return bool(self.silent or self.gone or self.pause or self.pauses)
+
+    def next(self, *, connected: bool) -> "Standing":
+        if connected:
+            longest = max(self.longest, self.away)
+            return self._replace(connected=self.connected + 1, away=0, longest=longest)
+        return self._replace(away=self.away + bool(self.connected))
+
+    def trained(self, replied: bool, problem: Problem | None, exclude_after: int) -> "Standing":
+        """Its standing after a round of training, with the problem if its reply is not usable.
+
+        ``exclude_after`` unusable replies in a row exclude the client; 0: never. Five in a row also
+        happen by chance, so it is asked again after a pause, which doubles as long as it fails.
+        """
+        after = self._replace(pause=max(0, self.pause - 1))
+        if replied:
+            return after._replace(in_a_row=0, unanswered=0, pauses=0)
+        if problem is None or problem.fault is not Fault.CLIENT:
+            silent = problem is not None and problem.fault is Fault.SILENT
+            return after._replace(unanswered=self.unanswered + silent)
+        after = after._replace(in_a_row=self.in_a_row + 1, unanswered=0)
+        if not 0 < exclude_after <= after.in_a_row:
+            return after
+        times = counted(after.in_a_row, "unusable reply", "unusable replies")
+        reason = f"{times} in a row; the last one {problem.text}"
+        pause = PAUSE * 2**self.pauses
+        return after._replace(pauses=self.pauses + 1, pause=pause, reason=reason)
+
+
+NOTHING_YET = Standing()
+BUDGETS = (("megabytes", "MB of metrics", 1.0), ("reading", "seconds of reading", 60.0))
+"""What a client may use up, and how much of it is free for all."""
 
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """The clients' failures up to a round; methods return a new record."""
+    """What the clients have done up to a round; methods return a new record."""
 
-    problems: Mapping[str, int] = field(default_factory=dict)
-    """Number of unusable replies by client; missing replies do not count."""
-    in_a_row: Mapping[str, int] = field(default_factory=dict)
-    """Unusable replies to training since the last usable one, by client."""
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    """Clients that are sent no messages for some rounds, with the reason."""
+    clients: Mapping[str, Standing] = field(default_factory=dict)
     rounds_with_replies: int = 0
-    """Rounds with a usable reply."""
     silent_streak: int = 0
     """Rounds in a row, up to now, without a usable reply."""
     failing_streak: int = 0
     """Rounds in a row, up to now, in which most replies failed."""
-    silent_in_a_row: Mapping[str, int] = field(default_factory=dict)
-    """Messages in a row to train that a client did not answer in time."""
-    trainings: Mapping[str, int] = field(default_factory=dict)
-    """How often each client was asked to train; each time may cost it privacy."""
-    evaluations: Mapping[str, int] = field(default_factory=dict)
-    presence: Mapping[str, Presence] = field(default_factory=dict)
-    pauses: Mapping[str, int] = field(default_factory=dict)
-    """How often each client was excluded since its last usable reply."""
-    waiting: Mapping[str, int] = field(default_factory=dict)
-    """Rounds until an excluded client is asked again."""
+
+    def counts(self, name: str) -> dict[str, Any]:
+        """A field of `Standing` by client, where it is not 0."""
+        values = {client: getattr(one, name) for client, one in self.clients.items()}
+        return {client: value for client, value in values.items() if value}
+
+    @property
+    def problems(self) -> dict[str, int]:
+        return self.counts("problems")
+
+    @property
+    def trainings(self) -> dict[str, int]:
+        return self.counts("trainings")
+
+    @property
+    def evaluations(self) -> dict[str, int]:
+        return self.counts("evaluations")
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Clients for which no round waits; they count again once they answer."""
-        return tuple(name for name, rounds in self.silent_in_a_row.items() if rounds >= PATIENCE)
-
-    @property
-    def gone(self) -> tuple[str, ...]:
-        """Clients that have left, as far as one can tell: see `Presence.gone`."""
-        return tuple(name for name, presence in self.presence.items() if presence.gone)
+        return tuple(self.counts("silent"))
 
     @property
     def absent(self) -> set[str]:
-        """Clients that count for nothing: silent and gone ones, and those without a usable reply
-        since they were excluded.
-        """
-        return {*self.excluded, *self.pauses, *self.silent, *self.gone}
+        return set(self.counts("absent"))
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """Clients that are sent no messages for some rounds, with the reason."""
+        return {name: self.clients[name].reason for name in self.counts("pause")}
+
+    def _changed(
+        self, clients: Iterable[str], change: Callable[[str, Standing], Standing]
+    ) -> "FailureRecord":
+        changed = {name: change(name, self.clients.get(name, NOTHING_YET)) for name in clients}
+        return replace(self, clients={**self.clients, **changed})
 
     def met(self, clients: Iterable[str]) -> "FailureRecord":
         """The record at the start of a round with these clients connected."""
-        here = dict.fromkeys(clients, Presence())
-        presence = {
-            name: before.next(connected=name in here)
-            for name, before in {**here, **self.presence}.items()
-        }
-        return replace(self, presence=presence)
+        here = dict.fromkeys(clients)
+        return self._changed(
+            {**self.clients, **here}, lambda name, one: one.next(connected=name in here)
+        )
 
     def asked(self, asks: Iterable[Ask]) -> "FailureRecord":
-        """The record after these asks were sent."""
-        trainings, evaluations = Counter(self.trainings), Counter(self.evaluations)
+        trainings, evaluations = Counter[str](), Counter[str]()
         for ask in asks:
             trainings[ask.client] += ask.trainings
             evaluations[ask.client] += not TASKS[ask.task].trains
-        return replace(self, trainings=dict(+trainings), evaluations=dict(+evaluations))
+        return self._changed(
+            trainings,
+            lambda name, one: one._replace(
+                trainings=one.trainings + trainings[name],
+                evaluations=one.evaluations + evaluations[name],
+            ),
+        )
+
+    def with_trainings(self, trainings: Mapping[str, int]) -> "FailureRecord":
+        return self._changed(trainings, lambda name, one: one._replace(trainings=trainings[name]))
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
         """The record after an exchange, with the number of unusable replies by client."""
         failed = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]
-        return replace(self, problems=dict(Counter(self.problems) + Counter(failed)))
+        return self._changed(failed, lambda _, one: one._replace(problems=one.problems + 1))
 
     def trained(
         self, outcome: ExchangeOutcome, exclude_after: int, num_present: int
@@ -196,41 +266,62 @@ class FailureRecord:
         """The record after a round of training with so many clients that could be sampled.
 
         A failure of the only one sampled of several is no sign of a problem with the run.
-        ``exclude_after`` unusable replies in a row exclude a client; 0: never. Five in a row also
-        happen by chance, so it is asked again after a pause, which doubles as long as it fails.
         """
-        failed = outcome.failed(Fault.CLIENT)
-        in_a_row = Counter(without(self.in_a_row, outcome.responded)) + Counter(failed)
-        before = without(self.silent_in_a_row, {*outcome.responded, *failed})
-        silent_in_a_row = dict(Counter(before) + Counter(outcome.failed(Fault.SILENT)))
-        waiting = {name: self.waiting.get(name, 1) - 1 for name in self.excluded}
-        waiting = {name: rounds for name, rounds in waiting.items() if rounds > 0}
-        excluded = only(self.excluded, waiting)
-        pauses = Counter(without(self.pauses, outcome.responded))
-        for name in failed:
-            if 0 < exclude_after <= in_a_row[name]:
-                waiting[name] = PAUSE * 2 ** pauses[name]
-                pauses[name] += 1
-                times = counted(in_a_row[name], "unusable reply", "unusable replies")
-                excluded[name] = f"{times} in a row; the last one {outcome.problems[name].text}"
+        replied, noted = set(outcome.responded), self.noted(outcome.problems)
+        clients = noted._changed(
+            {**noted.clients, **dict.fromkeys(replied), **outcome.problems},
+            lambda name, one: one.trained(
+                name in replied, outcome.problems.get(name), exclude_after
+            ),
+        ).clients
         empty, failing = self.silent_streak, self.failing_streak
         if outcome.num_asked != 1 or num_present == 1:
             empty += 1
             failing = failing + 1 if outcome.mostly_failed(Fault.CLIENT, Fault.WORKER) else 0
-        problems, rounds = self.noted(outcome.problems).problems, self.rounds_with_replies
-        if outcome.responded:
-            rounds, empty = rounds + 1, 0
-        return replace(
-            self,
-            problems=problems,
-            in_a_row=dict(in_a_row),
-            excluded=excluded,
-            rounds_with_replies=rounds,
-            silent_streak=empty,
-            failing_streak=failing,
-            silent_in_a_row=silent_in_a_row,
-            pauses=dict(pauses),
-            waiting=waiting,
+        rounds = self.rounds_with_replies + bool(replied)
+        return FailureRecord(clients, rounds, 0 if replied else empty, failing)
+
+    def read(self, took: Mapping[str, tuple[float, float]]) -> "FailureRecord":
+        """The record after replies with so many megabytes of metrics, read in so many seconds."""
+        return self._changed(
+            took,
+            lambda name, one: one._replace(
+                megabytes=one.megabytes + took[name][0], reading=one.reading + took[name][1]
+            ),
+        )
+
+    def used_up(self, client: str) -> str:
+        """Why no further reply of the client is read; empty if one is.
+
+        >>> record = FailureRecord().read({"a": (0.2, 1), "b": (0.2, 1), "c": (2.5, 1)})
+        >>> record.used_up("c"), record.read({"c": (0.6, 1)}).used_up("c")
+        ('', 'is not read: its replies took 3.1 MB of metrics in this run, those of \
+half of the clients 0.2')
+        """
+        for name, unit, free in BUDGETS:
+            own = getattr(self.clients.get(client, NOTHING_YET), name)
+            usual = median(self.counts(name).values()) if own > free else 0.0
+            if own > free + FACTOR * usual:
+                took = f"took {own:.1f} {unit} in this run"
+                return f"is not read: its replies {took}, those of half of the clients {usual:.1f}"
+        return ""
+
+    def waited(self, seconds: Mapping[str, float], free: float) -> "FailureRecord":
+        """The record after an exchange, with the time of each client until its reply or the end.
+
+        What is more than `SLOW` times the median of three clients or more counts. A client gets
+        back a twentieth of the ``free`` seconds with each reply in time.
+
+        >>> record = FailureRecord().waited({"a": 1.0, "b": 1.0, "c": 50.0}, free=60.0)
+        >>> record.counts("waiting")
+        {'c': 47.0}
+        """
+        if len(seconds) < 3:
+            return self
+        usual = SLOW * median(seconds.values())
+        beyond = {name: one - usual if one > usual else -free / 20 for name, one in seconds.items()}
+        return self._changed(
+            seconds, lambda name, one: one._replace(waiting=max(0.0, one.waiting + beyond[name]))
         )
 
     def log_since(self, before: "FailureRecord") -> dict[str, str]:
@@ -238,7 +329,7 @@ class FailureRecord:
         excluded = without(self.excluded, before.excluded)
         grouped = GroupedLog()
         for client, reason in excluded.items():
-            rounds = counted(self.waiting[client], "round")
+            rounds = counted(self.clients[client].pause, "round")
             grouped.note(WARNING, EXCLUDED.replace("{rounds}", rounds), client, reason)
         grouped.flush()
         if again := without(before.excluded, self.excluded):

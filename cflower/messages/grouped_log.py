@@ -3,7 +3,6 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from flwr.supercore import log
 
@@ -16,18 +15,16 @@ NUMBER = re.compile(r"[-+]?\b\d[\w.+-]*|\bnan\b|\binf\b")
 MORE = "%s had other problems with their replies, of %d kinds, such as %s: %s."
 
 
-@dataclass
 class GroupedLog:
     """Collects what is said of single clients; `flush` logs one line for each cause.
 
     A cause that stays is logged once for each client.
     """
 
-    _waiting: dict[tuple[int, str, str], dict[str, str]] = field(
-        default_factory=lambda: defaultdict(dict)
-    )
-    """The causes by client, by level, sentence and kind of cause."""
-    _logged: set[tuple[str, str, str]] = field(default_factory=set)
+    def __init__(self) -> None:
+        self._waiting = defaultdict[tuple[int, str, str], dict[str, str]](dict)
+        """The causes by client, by level, sentence and kind of cause."""
+        self._logged = set[tuple[str, str, str]]()
 
     def note(self, level: int, sentence: str, client: str, cause: str) -> None:
         """Keep ``cause``, said of a client; ``sentence`` has places for ``{clients}`` and

@@ -232,7 +232,6 @@ class Layout:
         return record_of({e.key: e.rounded(weights).reshape(e.shape) for e in self.entries})
 
     def arrays(self, weights: Weights) -> Mapping[str, NDArray[Any]]:
-        """Copies of the model's arrays, in their own shapes and dtypes (integers rounded)."""
         return {e.key: np.array(e.rounded(weights)).reshape(e.shape) for e in self.entries}
 
     def as_sent(self, weights: Weights) -> Weights:

@@ -11,12 +11,10 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply, Role, Task
-from cflower.algorithm.tree import ROOT
+from cflower.algorithm.state import Ask, Reply, Role, Task
+from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
-from cflower.messages.budget import Budget, Used, Waiting
 from cflower.messages.client_names import EVALUATE_PATH, PART, TASKS
 from cflower.messages.exchange import FOR_ALL, SLOW, UPLOAD, Exchange, Quorum
 from cflower.messages.failures import BadReplyError, FailureRecord, Fault, Problem
@@ -26,28 +24,21 @@ from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import (
     ClientMetrics,
     mean_over_clients,
+    metrics_size,
     plausible,
-    shared,
-    size_of,
 )
 from cflower.messages.older_api import as_records, instructions
 from cflower.messages.replies import read_reply, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
-from cflower.pooled import POOLED
 
-Content = TypeVar("Content")
-Key = TypeVar("Key", bound=str | tuple[Any, ...])
+Read = TypeVar("Read")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
 WITHOUT = "The %s goes on without {clients}: the reply {cause}."
-NOT_MEASURED = (
+NO_EXAMPLES = (
     "Without held-out examples: {clients}. They train like the others, but no figure is of their "
     "data."
 )
-LONE = "Metrics that no other client sends are ignored: {cause}, sent by {clients}."
-IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
-
-
 HURRIED = (
     "Client(s) %s kept rounds waiting for longer than the timeout in all. Rounds now wait for them "
     "%g times as long as for the others; a reply to training that comes later still counts."
@@ -72,40 +63,27 @@ class ClientMessenger:
     """Seconds until an exchange goes on without the missing replies."""
     roll_call: RollCall
     layout: Layout
+    projection: Projection
+    """Of the updates, for comparisons."""
     failures: FailureRecord
-    """The clients' failures so far."""
     weighted_by: str
     """This and the next two are names in messages, as in ``FedAvg``."""
     arrays_key: str
     config_key: str
     older: bool = False
     """Whether the ClientApp has a ``client_fn`` (`older_api`)."""
-    used_before: Used = Used()
-    """What the clients had used up when the run was interrupted."""
     problems: dict[str, Problem] = field(default_factory=dict)
     """Why a client's reply was set aside or is missing, since `drain_problems` was last called."""
     outstanding: dict[str, Sent] = field(default_factory=dict)
     """By message id: asks without a reply when their round was closed. The reply may still come;
     past its time to live the grid itself answers with an error."""
     local: LocalArrays = field(init=False)
-    waiting: Waiting = field(init=False)
-    metric_bytes: Budget = field(init=False)
-    seconds: Budget = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
     """What is wrong with single replies; logged at the end of an exchange."""
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
-        megabytes, reading, waiting = map(dict[str, float], self.used_before)
-        self.metric_bytes = Budget("MB of metrics", 1.0, megabytes)
-        self.seconds = Budget("seconds of reading", 60.0, reading)
-        self.waiting = Waiting(self.timeout, waiting)
-
-    @property
-    def used(self) -> Used:
-        """What each client has used up in the run so far."""
-        return Used(*(dict(one.used) for one in (self.metric_bytes, self.seconds, self.waiting)))
 
     @property
     def rounds_outstanding(self) -> dict[str, int]:
@@ -114,14 +92,19 @@ class ClientMessenger:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The clients that can be asked: connected, not excluded."""
         return tuple(without(self.roll_call.nodes, self.failures.excluded))
 
     @property
     def absent(self) -> set[str]:
         """The clients for which no decision waits, hurried ones while a reply is outstanding."""
-        hurried = self.waiting.hurried & self.rounds_outstanding.keys()
+        hurried = self.hurried & self.rounds_outstanding.keys()
         return self.failures.absent | hurried | self.roll_call.only_evaluating
+
+    @property
+    def hurried(self) -> set[str]:
+        """The clients for which no exchange waits much longer than for the others."""
+        waiting = self.failures.counts("waiting")
+        return {client for client, seconds in waiting.items() if seconds > self.timeout}
 
     @property
     def free(self) -> set[str]:
@@ -130,18 +113,19 @@ class ClientMessenger:
 
     def messages(
         self,
-        asks: Mapping[Ask, Mapping[str, Weights]],
+        asks: Mapping[Ask, Weights | Mapping[str, Weights]],
         config: ConfigRecord,
         settings_of: Callable[[Ask], Mapping[str, Any]] = lambda ask: {},
     ) -> list[Message]:
-        """A message for every ask, with its models by their keys: `EVALUATE_PATH` if several.
+        """A message for every ask with its model, or with several by their keys: `EVALUATE_PATH`.
 
         Each message has records of its own, so that nothing one receiver does to them reaches
         another; the arrays in them are made once for each model. ``server-round``, ``cluster``,
         ``part`` and what ``settings_of`` returns are added to the config.
         """
-        self._sent, made = [], dict[int, ArrayRecord]()
-        for ask, models in asks.items():
+        self._sent, made, nodes = [], dict[int, ArrayRecord](), self.roll_call.nodes
+        for ask, asked in asks.items():
+            models = {self.arrays_key: asked} if isinstance(asked, Weights) else asked
             content = RecordDict()
             for key, model in models.items():
                 if id(model) not in made:
@@ -152,7 +136,7 @@ class ClientMessenger:
             content[self.config_key] = ConfigRecord({**config, **about})
             if self.older:
                 content = instructions(ask.task, content)
-            node, group = self.roll_call.nodes[ask.client], str(ask.server_round)
+            node, group = nodes[ask.client], str(ask.server_round)
             kind = TASKS[ask.task].message_type if len(models) == 1 else EVALUATE_PATH
             message = Message(content, node, kind, group_id=group)
             self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
@@ -172,7 +156,7 @@ class ClientMessenger:
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
         unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
         grid, remote = self.grid, self.roll_call.remote
-        hurried = {sent.node for sent in all_sent if sent.ask.client in self.waiting.hurried}
+        hurried = {sent.node for sent in all_sent if sent.ask.client in self.hurried}
         given = grid, messages, self.timeout, quorum, earlier, unawaited, hurried
         exchange = Exchange(*given, expire=remote)
         asked = {message.metadata.dst_node_id for message in messages}
@@ -184,23 +168,21 @@ class ClientMessenger:
         if late:
             self.outstanding, left = left, {}
         closed = [sent.node for sent in left.values()]
+        task = self._sent[0][1].ask.task if self._sent else "train"
         for nodes, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
             (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
         ):
             for node in nodes:
-                self.set_aside(self.roll_call.name_of(node), problem, fault, self._task)
+                self.set_aside(self.roll_call.name_of(node), problem, fault, task)
 
     def _charge(self, seconds: Mapping[int, float]) -> None:
-        before = self.waiting.hurried
-        self.waiting.charge({self.roll_call.name_of(node): one for node, one in seconds.items()})
-        if new := self.waiting.hurried - before:
+        before = self.hurried
+        named = {self.roll_call.name_of(node): one for node, one in seconds.items()}
+        self.failures = self.failures.waited(named, self.timeout)
+        if new := self.hurried - before:
             log(WARNING, HURRIED, listed(in_order(new)), SLOW)
-
-    @property
-    def _task(self) -> Task:
-        return self._sent[0][1].ask.task if self._sent else "train"
 
     @property
     def _by_id(self) -> dict[str, Sent]:
@@ -219,19 +201,17 @@ class ClientMessenger:
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        asks = {}
-        for ask, model, _ in outstanding:
-            if ask.client in self.roll_call.nodes and model is not None:
-                asks[ask] = {self.arrays_key: model}
-        messages = self.messages(asks, config)
+        sent = {ask: model for ask, model, _ in outstanding if model is not None}
+        nodes = self.roll_call.nodes
+        messages = self.messages({a: sent[a] for a in sent if a.client in nodes}, config)
         for message in messages:
             message.metadata.ttl = self.timeout + UPLOAD
         pushed = list(self.grid.push_messages(messages))  # messages have ids once they are sent
         self.outstanding = only(self._by_id, pushed)
 
     def read(
-        self, replies: Iterable[Message], reader: Callable[[Sent, Message], Content]
-    ) -> Iterator[tuple[Sent, Content]]:
+        self, replies: Iterable[Message], reader: Callable[[Sent, Message], Read]
+    ) -> Iterator[tuple[Sent, Read]]:
         """Each usable reply, as ``reader`` returns it, with what it answers.
 
         A reply that the reader refuses, and a second one to the same ask, is set aside. An error
@@ -240,7 +220,7 @@ class ClientMessenger:
         the client's only ask is the one that it answers.
         """
         by_client = {sent.ask.client: sent for _, sent in reversed(self._sent)}
-        by_id, seen = dict[str, Sent](), set[Ask]()
+        by_id, seen, took = dict[str, Sent](), set[Ask](), dict[str, tuple[float, float]]()
         for reply in replies:
             by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
             sender = self.roll_call.name_of(reply.metadata.src_node_id)
@@ -248,86 +228,53 @@ class ClientMessenger:
             if sent is None:
                 self.set_aside(sender, "answers no message of this run")
                 continue
-            if sent.ask in seen:
-                self.set_aside(sent.ask.client, "came twice")
+            client, task = sent.ask.client, sent.ask.task
+            if problem := "came twice" if sent.ask in seen else self.failures.used_up(client):
+                self.set_aside(client, problem, task=task)
                 continue
             seen.add(sent.ask)
+            began, content = time.perf_counter(), None
             try:
-                content = self._within_budget(sent, reply, reader)
-            except BadReplyError as problem:
-                self.set_aside(sent.ask.client, str(problem), problem.fault, sent.ask.task)
-            else:
+                if self.older and reply.has_content():
+                    reply.content = as_records(reply.content, self.layout, self.weighted_by)
+                content = reader(sent, reply)
+            except BadReplyError as bad:
+                self.set_aside(client, str(bad), bad.fault, task)
+            megabytes, seconds = took.get(client, (0.0, 0.0))
+            seconds += time.perf_counter() - began
+            took[client] = megabytes + metrics_size(reply) / 1e6, seconds
+            if content is not None:
                 yield sent, content
+        self.failures = self.failures.read(took)
 
-    def _within_budget(
-        self, sent: Sent, reply: Message, reader: Callable[[Sent, Message], Content]
-    ) -> Content:
-        """Read a reply at its client's expense; `BadReplyError` if that has used up too much."""
-        client = sent.ask.client
-        for budget in (self.metric_bytes, self.seconds):
-            if problem := budget.problem(client):
-                raise BadReplyError(problem)
-        began = time.perf_counter()
-        try:
-            if self.older and reply.has_content():
-                reply.content = as_records(reply.content, self.layout, self.weighted_by)
-            return reader(sent, reply)
-        finally:
-            self.seconds.charge(client, time.perf_counter() - began)
-            content = reply.content if reply.has_content() else RecordDict()
-            records = [one for one in content.values() if isinstance(one, MetricRecord)]
-            self.metric_bytes.charge(client, sum(map(size_of, records)) / 1e6)
-
-    def replies(
-        self, messages: Iterable[Message], projection: Projection
-    ) -> Iterator[tuple[Sent, Reply]]:
+    def replies(self, messages: Iterable[Message]) -> Iterator[tuple[Sent, Reply]]:
         """Each usable reply to an ask about one model, as it comes."""
 
         def read(sent: Sent, message: Message) -> Reply:
-            known = self.layout, projection, self.weighted_by, self.local.keys
+            known = self.layout, self.projection, self.weighted_by, self.local.keys
             return read_reply(message, sent.ask, sent.model, *known)
 
         return self.read(messages, read)
 
     def trainings(
-        self, messages: Iterable[Message], cfl: CFL, state: CFLState, server_round: int
+        self, messages: Iterable[Message], tree: ParameterTree, server_round: int
     ) -> Iterator[Reply]:
         """The usable replies to a round's training; late ones with the model that was sent."""
-        for sent, reply in self.replies(self.local.after_most(messages), cfl.projection):
+        for sent, reply in self.replies(self.local.after_most(messages)):
             asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
             if asked == server_round:
                 yield reply
-            elif problem := too_late(state.tree, late):
+            elif problem := too_late(tree, late):
                 text = f"to round {asked} is too late: {problem}"
                 self.set_aside(reply.client, text, Fault.ABSENT)
             else:
                 yield late
 
-    def answers(self, messages: Iterable[Message], projection: Projection) -> list[Reply]:
-        """All usable replies, without implausible metrics."""
-        answers = {sent.ask: reply for sent, reply in self.replies(messages, projection)}
-        kept = self.plausible({ask: ClientMetrics.of(reply) for ask, reply in answers.items()})
+    def answers(self, messages: Iterable[Message]) -> list[Reply]:
+        answers = {sent.ask: reply for sent, reply in self.replies(messages)}
+        measured = {ask: ClientMetrics.of(reply) for ask, reply in answers.items()}
+        kept = plausible(measured, self.grouped)
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]
-
-    def plausible(self, measured: Mapping[Key, ClientMetrics]) -> dict[Key, ClientMetrics]:
-        """The metrics without implausible ones and those of one client only, each logged once.
-
-        A key is a client's name, or a tuple that begins with it.
-        """
-        senders = {key: key if isinstance(key, str) else key[0] for key in measured}
-        measured, lone = shared(measured, senders)
-        for client, names in lone.items():
-            # A client alone may have held-out examples of two classes.
-            if others := sorted(names.difference(POOLED)):
-                self.grouped.note(WARNING, LONE, client, listed(others, 3))
-        kept = dict(zip(measured, plausible([*measured.values()]), strict=True))
-        for key, before in measured.items():
-            client = senders[key]
-            if odd := without(before.metrics, kept[key].metrics):
-                figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
-                self.grouped.note(WARNING, IMPLAUSIBLE, client, figures)
-        self.grouped.flush()
-        return kept
 
     def mean(
         self, measured: Mapping[str, ClientMetrics], aggregation: MetricsAggregation | None
@@ -359,7 +306,7 @@ class ClientMessenger:
         """Note that a reply is not used; ``problem`` completes "the reply ..."."""
         problem, trains = line(problem), TASKS[task].trains
         if fault is Fault.EMPTY and not trains:
-            self.grouped.note(INFO, NOT_MEASURED, client, "")
+            self.grouped.note(INFO, NO_EXAMPLES, client, "")
             return
         fault = Fault.CLIENT if fault is Fault.EMPTY else fault
         self.problems.setdefault(client, Problem(problem, fault))

@@ -4,21 +4,24 @@ A client may report any value. An implausible one must not change the mean over 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain, starmap
 from logging import INFO, WARNING
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from flwr.app import Message, MetricRecord
 from flwr.supercore import log
 
 from cflower.algorithm.state import Reply
+from cflower.messages.grouped_log import GroupedLog
 from cflower.metric import Metric, is_share, leader_among
 from cflower.ordering import listed, without
 from cflower.pooled import COUNTS, POOLED
 from cflower.robust.robust_mean import limited
 
+Key = TypeVar("Key", bound=str | tuple[Any, ...])
 Metrics = dict[str, int | float | list[int] | list[float]]
 
 CHOOSE = "choose another with ClusteredFL(metric=...), or later with `cflower report --metric`."
@@ -32,6 +35,8 @@ ONE_CLASS = (
     "this round, and the figure of all clients' examples together comes at the end. A larger "
     "validation-fraction helps."
 )
+LONE = "Metrics that no other client sends are ignored: {cause}, sent by {clients}."
+IMPLAUSIBLE = "Implausible metrics are ignored: {cause}, sent by {clients}."
 IMPLAUSIBLE_RATIO = 1000.0
 """Times the median size (at least 1) beyond which a metric that is no share is dropped."""
 
@@ -95,60 +100,44 @@ def leading_among(asked: Metric, sent: Collection[Mapping[str, float]]) -> Metri
     return Metric.of(leader) if leader else asked
 
 
-def size_of(record: Mapping[str, Any]) -> int:
-    """Bytes of the names and numbers in a record.
+def metrics_size(reply: Message) -> int:
+    size = 0
+    for record in reply.content.values() if reply.has_content() else ():
+        if isinstance(record, MetricRecord):
+            lengths = (len(value) if isinstance(value, list) else 1 for value in record.values())
+            size += sum(map(len, record)) + 8 * sum(lengths)
+    return size
 
-    >>> size_of({"loss": 0.5, "recall": [0.1, 0.2]})
-    34
+
+def plausible(measured: Mapping[Key, ClientMetrics], notes: GroupedLog) -> dict[Key, ClientMetrics]:
+    """The metrics without those of one client only, NaN, and numbers far from those of the others.
+
+    A key is a client's name, or a tuple that begins with it. What a single one of three clients or
+    more sends is no figure of a federation, and new names in every reply would fill the server's
+    memory. Lists are kept. What is left out is logged once.
     """
-    sizes = (len(value) if isinstance(value, list) else 1 for value in record.values())
-    return sum(map(len, record)) + 8 * sum(sizes)
-
-
-def shared(
-    measured: Mapping[Any, ClientMetrics], senders: Mapping[Any, str]
-) -> tuple[dict[Any, ClientMetrics], dict[str, set[str]]]:
-    """The metrics without those that only one of three clients or more sends; these by client.
-
-    ``senders`` has the client of each key. What a single client sends is no figure of a federation,
-    and new names in every reply would fill the server's memory.
-
-    >>> sent = [{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.0, "mine": 1.0}]
-    >>> measured = {name: ClientMetrics(one, 1) for name, one in zip("abc", sent)}
-    >>> kept, lone = shared(measured, dict(zip("abc", "abc")))
-    >>> kept["c"].metrics, lone
-    ({'loss': 3.0}, {'c': {'mine'}})
-    """
-    names = defaultdict[str, set[str]](set)
+    senders = {key: key if isinstance(key, str) else key[0] for key in measured}
+    named, sizes = defaultdict[str, set[str]](set), defaultdict[str, list[float]](list)
     for key, one in measured.items():
-        names[senders[key]].update(one.metrics)
-    if len(names) < 3:
-        return dict(measured), {}
-    counts = Counter(chain.from_iterable(names.values()))
-    lone = {client: {name for name in sent if counts[name] == 1} for client, sent in names.items()}
-    lone = {client: odd for client, odd in lone.items() if odd}
-    kept = dict(measured)
-    for key, one in measured.items():
-        if odd := lone.get(senders[key]):
-            kept[key] = one._replace(metrics=without(one.metrics, odd))
-    return kept, lone
-
-
-def plausible(measured: Sequence[ClientMetrics]) -> list[ClientMetrics]:
-    """The clients' metrics without NaN and numbers far from those of the others; lists are kept.
-
-    >>> clients = [ClientMetrics({"accuracy": a}, 1) for a in (0.9, 0.8, -1e9, np.nan)]
-    >>> [one.metrics for one in plausible(clients)]
-    [{'accuracy': 0.9}, {'accuracy': 0.8}, {}, {}]
-    """
-    sizes = defaultdict[str, list[float]](list)
-    for key, value in chain.from_iterable(one.scalars.items() for one in measured):
-        sizes[key].append(abs(value))
+        for name in one.metrics:
+            named[name].add(senders[key])
+        for name, value in one.scalars.items():
+            sizes[name].append(abs(value))
+    few = len(set(senders.values())) < 3
+    lone = {name for name, clients in named.items() if len(clients) == 1 and not few}
     bounds = {k: bounds_of(k, float(np.median(np.nan_to_num(s)))) for k, s in sizes.items()}
-    kept = []
-    for one in measured:
-        odd = {k for k, v in one.scalars.items() if not bounds[k][0] <= v <= bounds[k][1]}
-        kept.append(one._replace(metrics=without(one.metrics, odd)))
+    kept = dict[Key, ClientMetrics]()
+    for key, one in measured.items():
+        scalars = without(one.scalars, lone)
+        odd = {k: v for k, v in scalars.items() if not bounds[k][0] <= v <= bounds[k][1]}
+        kept[key] = one._replace(metrics=without(one.metrics, {*lone, *odd}))
+        # A client alone may have held-out examples of two classes.
+        if alone := sorted(lone.intersection(one.metrics).difference(POOLED)):
+            notes.note(WARNING, LONE, senders[key], listed(alone, 3))
+        if odd:
+            figures = ", ".join(f"{name} = {odd[name]:.4g}" for name in sorted(odd)[:5])
+            notes.note(WARNING, IMPLAUSIBLE, senders[key], figures)
+    notes.flush()
     return kept
 
 

@@ -30,7 +30,6 @@ def difference_of(layout: Layout, model: Weights, leaf: Weights) -> dict[str, ND
 
 
 def restored(layout: Layout, difference: Mapping[str, NDArray[Any]], leaf: Weights) -> Weights:
-    """The model with this difference from that of its leaf."""
     model = Weights(leaf.trained.copy(), leaf.carried.copy())
     for entry in layout.entries:
         values = difference[entry.key].reshape(-1)

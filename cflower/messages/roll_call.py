@@ -27,6 +27,7 @@ from cflower.messages.claims import facts_in
 from cflower.messages.client_names import EVALUATE_ONLY, FACTS, ROLL_CALL, has_function
 from cflower.messages.failures import CLIENT_FAILED, FAULTS, Fault
 from cflower.messages.flower import is_remote
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.replies import cause_in
 from cflower.ordering import in_order, line, listed
 from cflower.seeding import generator
@@ -37,6 +38,7 @@ NO_ANSWER = (
     "no answer to the roll call within {:g} s, as happens while a busy machine starts a "
     "simulation; a longer node-timeout helps where the app has one"
 )
+CANNOT_TAKE_PART = "Without {clients}, which cannot take part: {cause}"
 UNREACHABLE = (Fault.ABSENT, Fault.SILENT)
 """The SuperLink answers for the node."""
 FAILED_IN_ROLL_CALL = (
@@ -50,7 +52,7 @@ class Member(NamedTuple):
     """A node whose client takes part, also while it is not connected."""
 
     client: str
-    facts: dict[str, Any]
+    facts: Mapping[str, Any]
 
 
 class Refused(NamedTuple):
@@ -81,10 +83,6 @@ class RollCall:
 
     timeout: float = 60.0
     """Seconds that the start of a run waits for nodes and their answers."""
-    nodes: dict[str, int] = field(default_factory=dict)
-    """Node id by client name, of clients that are connected."""
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The facts that each client reported."""
     check: Callable[[Mapping[str, Any]], str] = lambda facts: ""
     """From a client's facts to the reason why it cannot take part; empty if it can."""
     asks: bool | None = True
@@ -98,18 +96,35 @@ class RollCall:
     """Share of the real nodes that take part in a round, and are asked for it."""
     seed: int = 0
     """Seed of the draw of these nodes."""
-    connected: int = 0
-    """Number of connected nodes that are not refused."""
     drawn: set[str] = field(default_factory=set)
     """Clients of real nodes that were drawn and have not been asked to train yet."""
     _registered: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """The nodes that an operator registered by each name, as far as they were connected."""
     _states: dict[int, Member | Refused | Asked] = field(default_factory=dict)
     """By node id."""
+    _live: Set[int] = frozenset()
+    """The connected nodes."""
+    _log: GroupedLog = field(default_factory=GroupedLog)
     _can_ask: bool = True
 
     def _are(self, state: type[State]) -> dict[int, State]:
         return {node: one for node, one in self._states.items() if isinstance(one, state)}
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """By client that is connected."""
+        members = self._are(Member).items()
+        return {one.client: node for node, one in members if node in self._live}
+
+    @property
+    def facts(self) -> dict[str, Mapping[str, Any]]:
+        """By client, also while it is not connected."""
+        return {one.client: one.facts for one in self._are(Member).values()}
+
+    @property
+    def connected(self) -> int:
+        """Number of connected nodes that are not refused."""
+        return len(self._live - self._are(Refused).keys())
 
     @property
     def refused(self) -> dict[int, Refused]:
@@ -123,7 +138,6 @@ class RollCall:
 
     @property
     def only_evaluating(self) -> set[str]:
-        """The clients that never train."""
         return {client for client, facts in self.facts.items() if facts.get(EVALUATE_ONLY)}
 
     @property
@@ -136,7 +150,6 @@ class RollCall:
 
     @property
     def simulated(self) -> bool:
-        """Whether this is a simulation, with nodes that are there from first to last."""
         return bool(self.announced) and not self.remote
 
     @property
@@ -179,7 +192,7 @@ class RollCall:
         ``at_least``, of real nodes only so many are asked in all, or `share` of them if that is
         more; without, `share` of those that were never asked.
         """
-        before, unasked = self.refused, self._look(grid)
+        unasked = self._look(grid)
         answers: Mapping[int, dict[str, Any]] = {node: {} for node in unasked}
         if self._can_ask:
             self._ask(grid, self._late(grid) | self._draw(unasked, at_least))
@@ -190,54 +203,39 @@ class RollCall:
         if self._can_ask and self._some_only:
             members = self._are(Member)
             self.drawn |= {members[node].client for node in answers if node in members}
-        self._log_refused(before)
+        self._log_refused()
         return len(self._are(Asked))
 
     def require(self, check: Callable[[Mapping[str, Any]], str]) -> None:
         """Set `check`, and apply it to the clients that are there."""
-        self.check, before = check, self.refused
-        answers = {node: self.facts[client] for client, node in self.nodes.items()}
-        for node in self._are(Member):
+        self.check, members = check, self._are(Member)
+        for node in members:
             del self._states[node]
-        self.nodes, self.facts = {}, {}
-        self._admit(answers)
-        self._log_refused(before)
+        self._admit({node: one.facts for node, one in members.items() if node in self._live})
+        self._log_refused()
 
     def refuse(self, clients: Mapping[str, str]) -> None:
-        """Let clients that are connected take no part, each for this reason."""
-        before = self.refused
-        for client, reason in clients.items():
-            facts = self.facts.pop(client)
-            self._states[self.nodes.pop(client)] = Refused(client, reason, facts)
-        self._log_refused(before)
+        for node, (client, facts) in self._are(Member).items():
+            if client in clients:
+                self._states[node] = Refused(client, clients[client], facts)
+        self._log_refused()
 
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that were never asked."""
-        if grid is not self.grid:
-            self._begin_on(grid)
-        live, members = set(grid.get_node_ids()), self._are(Member)
-        self.nodes = {one.client: node for node, one in members.items() if node in live}
+        if grid is not self.grid:  # whose node ids may be other clients' here
+            self.grid, self.remote, self._can_ask = grid, is_remote(grid), bool(self.asks)
+            if self.asks is None:
+                self._can_ask = has_function(grid, ROLL_CALL, if_unknown=False)
+            self.drawn, self._states = set(), {}
+            self._registered.clear()
+        self._live = set(grid.get_node_ids())
+        held = self.nodes
         # A node that leaves and returns is asked again: its cause may be gone.
-        gone = self._states.keys() - members.keys() - live
-        free = {
-            node
-            for node, one in self._are(Refused).items()
-            if one.reason == DUPLICATE and one.client not in self.nodes
-        }
-        for node in gone | free:
-            del self._states[node]
-        self.connected = len(live - self._are(Refused).keys())
-        return live - self._states.keys()
-
-    def _begin_on(self, grid: Grid) -> None:
-        """Forget the nodes of another grid: its node ids may be other clients' here."""
-        self.grid = grid
-        self.remote = is_remote(grid)
-        self._can_ask = (
-            has_function(grid, ROLL_CALL, if_unknown=False) if self.asks is None else self.asks
-        )
-        self.nodes, self.facts, self.drawn, self._states = {}, {}, set(), {}
-        self._registered.clear()
+        for node, one in list(self._states.items()):
+            freed = isinstance(one, Refused) and one.reason == DUPLICATE and one.client not in held
+            if freed or not (isinstance(one, Member) or node in self._live):
+                del self._states[node]
+        return self._live - self._states.keys()
 
     def _draw(self, unasked: Set[int], at_least: float | None) -> Set[int]:
         """Those of the nodes to ask now."""
@@ -287,36 +285,38 @@ class RollCall:
                 if fault in UNREACHABLE:
                     self._states[node] = self._are(Asked)[node]._replace(message_id="")
                     continue
-                answers[node] = {} if fault else answered_facts(reply)
+                answers[node], invalid = ({}, ()) if fault else facts_in(reply.content, FACTS)
+                if invalid:
+                    answers[node]["problem"] = f"its facts are not valid: {'; '.join(invalid)}"
                 if fault and reply.error.code != CLIENT_FAILED:
                     failed[cause_in(reply.error.reason)].append(str(node))
         for reason, nodes in failed.items():
             log(WARNING, FAILED_IN_ROLL_CALL, listed(nodes), reason)
         return answers
 
-    def _admit(self, answers: Mapping[int, dict[str, Any]]) -> None:
+    def _admit(self, answers: Mapping[int, Mapping[str, Any]]) -> None:
         """Accept or refuse the clients at these nodes, given their facts."""
+        held, known = set(self.nodes), set(self.facts)
         for node, facts in answers.items():
             client = str(facts.get("client-id", node))
-            taken = DUPLICATE if client in self.nodes else ""
+            taken = DUPLICATE if client in held else ""
             if node not in self._registered.get(client, {node}):
                 taken = REGISTERED
             if problem := facts.get("problem") or taken or self.check(facts):
                 self._states[node] = Refused(client, problem, facts)
                 continue
-            if client in self.facts:
+            if client in known:
                 log(INFO, "Client %s is back, at node %d.", client, node)
+            self._states.pop(node, None)  # a client's newest node is the last one
             self._states[node] = Member(client, facts)
-            self.nodes[client], self.facts[client] = node, facts
+            held.add(client)
 
-    def _log_refused(self, before: Mapping[int, Refused]) -> None:
-        """Log the nodes that are refused for a new reason, one line for each reason."""
+    def _log_refused(self) -> None:
         if self.simulated and not self.nodes:
             return  # nobody takes part: this ends the run, with the reasons
-        known = {(node, one.reason) for node, one in before.items()}
-        new = [one for node, one in self.refused.items() if (node, one.reason) not in known]
-        for reason, names in by_reason(new).items():
-            log(WARNING, "Client(s) %s cannot take part: %s", listed(names), reason)
+        for one in self.refused.values():
+            self._log.note(WARNING, CANNOT_TAKE_PART, one.client, one.reason)
+        self._log.flush()
 
     def _too_few(self, at_least: int) -> str:
         reasons, count = by_reason(self.refused.values()), len(self.nodes)
@@ -343,16 +343,7 @@ class RollCall:
         return f"This run needs {at_least} clients and has {count}{known}. {advice}"
 
 
-def answered_facts(answer: Message) -> dict[str, Any]:
-    """The facts in a client's answer; those that are not valid are its ``problem``."""
-    facts, invalid = facts_in(answer.content, FACTS)
-    return (
-        facts | {"problem": f"its facts are not valid: {'; '.join(invalid)}"} if invalid else facts
-    )
-
-
 def by_reason(refused: Iterable[Refused]) -> dict[str, tuple[str, ...]]:
-    """The refused clients of each reason, in natural order."""
     clients = defaultdict[str, list[str]](list)
     for one in refused:
         clients[one.reason].append(one.client)

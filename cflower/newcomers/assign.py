@@ -17,16 +17,21 @@ from cflower.data.own_data import load_own_data
 from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError, RunFolderError
+from cflower.learning.models import arrays_of
 from cflower.learning.training import evaluate, train
+from cflower.messages.arrays import record_of
 from cflower.metric import Metric
 from cflower.newcomers.local_client import LocalClient, load_client_app
 from cflower.newcomers.pytorch_run import SavedRun
+from cflower.privacy.permutation import permuted
 from cflower.runs.record import RunRecord
 from cflower.runs.records import PersonalLine
 from cflower.seeding import torch_seed
 from cflower.tables.agreement import as_text
 
 Progress = Callable[[str], None]
+NEWCOMER = "newcomer"
+"""Its name in the seed of its training."""
 DARKEST = 0.1
 """A largest pixel below this is a sign of another range, such as 0 to 16."""
 
@@ -47,11 +52,9 @@ class Assignment:
     """The leaf that Algorithm 4 assigns a newcomer to, with the path to it."""
 
     levels: tuple[Level, ...]
-    """From the root to the leaf."""
     num_train: int
     num_held_out: int
     metric: Metric = Metric()
-    """The leading metric of the run."""
     personal: PersonalLine | None = None
     """The personal step of the leaf, as in ``summary.json``."""
 
@@ -68,7 +71,6 @@ class Assignment:
 
     @property
     def best(self) -> Level:
-        """The level with the best model for the newcomer."""
         values = [level.metrics.get(self.metric.name) for level in self.levels]
         best = self.metric.best(value for value in values if value is not None)
         return self.levels[values.index(best)]
@@ -76,8 +78,8 @@ class Assignment:
     @property
     def stranger_at(self) -> Placement | None:
         """The first placement in which the newcomer resembles no child; None if there is none."""
-        steps = (level.step for level in self.levels if level.step is not None)
-        return next((step for step in steps if not step.familiar), None)
+        steps = (level.step for level in self.levels)
+        return next((step for step in steps if step and not step.familiar), None)
 
 
 def assign(
@@ -136,22 +138,25 @@ def assign(
         record = saved = SavedRun(path, seed_file, own_code)
         check_assignable(saved)
         progress("Reading the data")
-        client = PyTorchClient(saved, newcomers_data(saved, data), progress)
+        client = PyTorchClient(saved, newcomers_data(saved, data))
     else:
         raise ConfigError(
             "Give the newcomer's data (--data, for a run of cflower's own app) or its ClientApp "
             f"(--app, for a run of any other): got {'neither' if app is None else 'both'}."
         )
-    progress("Training")
-    steps = tuple(descend(record.tree, client.update))
+
+    def update(cluster: Cluster) -> Vector:
+        progress(f"Training from the model of cluster {cluster.name}")
+        return client.update(cluster)
+
+    steps = tuple(descend(record.tree, update))
     way = [record.tree.serving(c.name) for c in record.tree.path(steps[-1].child)]
     levels = tuple(
         Level(cluster.name, len(cluster.members), client.evaluate(cluster), step)
         for cluster, step in zip_longest(way, steps)
     )
     personal = record.summary.personal.get(levels[-1].cluster)
-    sizes = int(client.num_train), int(client.num_held_out)
-    return Assignment(levels, *sizes, record.metric, personal)
+    return Assignment(levels, *client.sizes, record.metric, personal)
 
 
 def check_assignable(run: RunRecord) -> None:
@@ -208,33 +213,28 @@ def check_pixels(inputs: NDArray[np.floating]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class PyTorchClient:
+class PyTorchClient(NamedTuple):
     """A newcomer to a run of cflower's own app."""
 
     run: SavedRun
     data: ClientData
-    progress: Progress
-    name: str = "newcomer"
-    """For a member's name and data, the update is that on its edge."""
 
     @property
-    def num_train(self) -> int:
-        return len(self.data.train)
-
-    @property
-    def num_held_out(self) -> int:
-        return len(self.data.report)
+    def sizes(self) -> tuple[int, int]:
+        return len(self.data.train), len(self.data.report)
 
     def update(self, cluster: Cluster) -> Vector:
         """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
-        self.progress(f"Training from the model of cluster {cluster.name}")
-        config, server_round = self.run.own, cluster.split_round
+        run, server_round = self.run, cluster.split_round
         assert server_round is not None
-        model = self.run.module(cluster.model)
-        seed = torch_seed(config.seed, "train", server_round, self.name)
-        train(model, self.data.train, config, server_round=server_round, seed=seed)
-        return self.run.compared(model, cluster.model)
+        model, seed = run.module(cluster.model), run.own.seed
+        seed = torch_seed(seed, "train", server_round, NEWCOMER)
+        train(model, self.data.train, run.own, server_round=server_round, seed=seed)
+        sent = arrays_of(model)
+        if run.secret is not None:
+            sent = permuted(sent, run.secret)
+        trained = run.layout.weights(record_of(sent)).trained
+        return run.projection.seen(run.projection.keep(trained - cluster.model.trained))
 
     def evaluate(self, cluster: Cluster) -> Mapping[str, float]:
         return evaluate(self.run.module(cluster.model), self.data.report)

@@ -11,9 +11,10 @@ from cflower.algorithm.state import Ask, Reply, Role, Task
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
-from cflower.messages.client_names import EVALUATE, app_has
+from cflower.messages.client_names import EVALUATE, has_function
 from cflower.messages.failures import FailureRecord
 from cflower.messages.flower import has_client_fn
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.local_arrays import lacking
 from cflower.messages.messenger import ClientMessenger
 from cflower.messages.metrics import ClientMetrics, Metrics, plausible
@@ -21,8 +22,6 @@ from cflower.messages.roll_call import RollCall
 from cflower.own_code import own_function
 from cflower.runs.record import RunRecord
 from cflower.simulation.inline_grid import InlineGrid
-
-NAME = "newcomer"
 
 
 def load_client_app(reference: str) -> ClientApp:
@@ -41,15 +40,18 @@ class LocalClient:
     """
 
     def __init__(self, run: RunRecord, app: ClientApp, node_config: Mapping[str, Any]) -> None:
-        self.run, self.app, self._node_config = run, app, node_config
-        self.num_train = self.num_held_out = 0.0
+        self.run, self._node_config = run, node_config
+        self.sizes = 0, 0
         grid = InlineGrid(app, 1, run.config, node_config=node_config)
-        (node,) = grid.get_node_ids()
+        roll_call = RollCall(asks=False)
+        roll_call.update(grid)
+        (self._name,) = roll_call.clients
         self._messenger = ClientMessenger(
             grid,
             math.inf,
-            RollCall(nodes={NAME: node}, remote=False),
+            roll_call,
             run.layout,
+            run.projection,
             FailureRecord(),
             weighted_by=run.settings["weighted-by-key"],
             arrays_key=run.settings["arrayrecord-key"],
@@ -60,28 +62,28 @@ class LocalClient:
     def update(self, cluster: Cluster) -> Vector:
         """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
         reply = self._ask("train", cluster)
-        self.num_train = reply.num_examples
+        self.sizes = int(reply.num_examples), 0
         assert reply.kept is not None
         return self.run.projection.seen(reply.kept)
 
     def evaluate(self, cluster: Cluster) -> Metrics:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
-        if not app_has(self.app, EVALUATE, if_unknown=True):
+        if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
             return {}
         measured = ClientMetrics.of(self._ask("evaluate", cluster))
-        metrics, self.num_held_out = plausible([measured])[0]
-        return metrics
+        self.sizes = self.sizes[0], int(measured.num_examples)
+        return plausible({self._name: measured}, GroupedLog())[self._name].metrics
 
     def _ask(self, task: Task, cluster: Cluster) -> Reply:
         messenger = self._messenger
-        ask = Ask(NAME, cluster.name, Role.PLACE, cluster.split_round or 0, task)
+        ask = Ask(self._name, cluster.name, Role.PLACE, cluster.split_round or 0, task)
         config = ConfigRecord(self.run.settings.get(f"{task}-config", {}))
-        messages = messenger.messages({ask: {messenger.arrays_key: cluster.model}}, config)
+        messages = messenger.messages({ask: cluster.model}, config)
         replies = list(messenger.exchange(messages))
         messenger.local.keys = lacking(replies[0], self.run.layout) or frozenset()
-        for _, reply in messenger.replies(replies, self.run.projection):
+        for _, reply in messenger.replies(replies):
             return reply
-        problem = messenger.problems[NAME].text
+        problem = messenger.problems[self._name].text
         if replies[0].has_error() and not self._node_config:
             problem += ". Its app may need a node config: --node-config"
         raise FederationError(

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cflower.algorithm.weights import Vector, Weights
+from cflower.algorithm.weights import Weights
 from cflower.config import RunConfig
 from cflower.errors import ConfigError, RunFolderError
-from cflower.learning.models import arrays_of, build_model
-from cflower.messages.arrays import record_of
+from cflower.learning.models import build_model
 from cflower.own_code import names_own_code
 from cflower.privacy.permutation import commitment, permuted, read_seed
 from cflower.runs.reading import outside
@@ -50,21 +49,12 @@ class SavedRun(RunRecord):
             )
 
     def module(self, weights: Weights) -> nn.Module:
-        """A model on the CPU, in evaluation mode, its permutation undone."""
         model = self._empty_model()
         arrays = self.layout.arrays(weights)
         if self.secret is not None:
             arrays = permuted(arrays, self.secret, back=True)
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
         return model.eval()
-
-    def compared(self, model: nn.Module, start: Weights) -> Vector:
-        """The update from ``start`` to a trained model, as the run compared updates, shape (k,)."""
-        sent = arrays_of(model)
-        if self.secret is not None:
-            sent = permuted(sent, self.secret)
-        trained = self.layout.weights(record_of(sent)).trained
-        return self.projection.seen(self.projection.keep(trained - start.trained))
 
     def _empty_model(self) -> nn.Module:
         kind = self.kind

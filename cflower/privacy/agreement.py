@@ -18,7 +18,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line, listed
+from cflower.ordering import line, listed, only
 from cflower.seeding import generator
 
 FIRST_MODEL = "query.first_model"
@@ -79,12 +79,19 @@ def ask_first_model(
     part. `FederationError` if no client sends a model that fits the layout, which no permutation
     changes, or if most of them do not agree.
     """
-    reason, candidates = "no client is connected", list[Candidate]()
     order = generator(roll_call.seed, "first-model").permutation(len(roll_call.clients)).tolist()
     clients = [roll_call.clients[i] for i in order]
+    problem, candidates = "no client is connected", list[Candidate]()
     for first in range(0, len(clients), VOICES):
         asked = clients[first : first + VOICES]
-        reason = sort_answers(grid, roll_call, layout, asked, candidates, about) or reason
+        for client, answer in first_models(grid, roll_call, layout, asked, about).items():
+            if isinstance(answer, str):
+                problem = line(answer)
+                log(WARNING, "No first model: %s.", problem)
+            elif alike := [c for c in candidates if all(map(same_weights, c[1], answer[1]))]:
+                alike[0].clients.append(client)
+            else:
+                candidates.append(answer)
         sent = sum(len(one.clients) for one in candidates)
         agreed = max(candidates, key=lambda one: len(one.clients), default=None)
         over = first + VOICES >= len(clients)
@@ -95,20 +102,22 @@ def ask_first_model(
     if candidates:
         groups = " against ".join(listed(one.clients, 5) for one in candidates)
         raise FederationError(f"The clients' first models differ: {groups}. {SAME_MODEL}")
-    raise FederationError(f"No client gave a first model; the last one asked: {line(reason)}.")
+    raise FederationError(f"No client gave a first model; the last one asked: {problem}.")
 
 
-def sort_answers(
+def first_models(
     grid: Grid,
     roll_call: RollCall,
     layout: Layout,
     asked: Sequence[str],
-    to: list[Candidate],
-    about: ConfigRecord | None = None,
-) -> str:
-    """Ask these clients, and sort their models into those that agree; the last one's problem."""
-    nodes, seconds = {roll_call.nodes[name]: name for name in asked}, roll_call.timeout
-    problems = {name: f"{name} did not answer within {seconds:g} s" for name in asked}
+    about: ConfigRecord | None,
+) -> dict[str, Candidate | str]:
+    """The model of each of these clients, or why there is none."""
+    seconds = roll_call.timeout
+    answers: dict[str, Candidate | str] = {
+        name: f"{name} did not answer within {seconds:g} s" for name in asked
+    }
+    nodes = {node: name for name, node in only(roll_call.nodes, asked).items()}
     config = about or ConfigRecord()
     messages = [
         Message(RecordDict({"config": config}), node, FIRST_MODEL, group_id="first-model")
@@ -119,20 +128,10 @@ def sort_answers(
         client = nodes[exchange.recipients[reply.metadata.reply_to_message_id]]
         try:
             arrays = the_one(ArrayRecord, content_of(reply))
-            weights = layout.weights(arrays)
+            answers[client] = Candidate(arrays, layout.weights(arrays), [client])
         except BadReplyError as problem:
-            problems[client] = f"the reply of {client} {problem}"
-            continue
-        del problems[client]
-        for one in to:
-            if all(map(same_weights, one.weights, weights)):
-                one.clients.append(client)
-                break
-        else:
-            to.append(Candidate(arrays, weights, [client]))
-    for text in problems.values():
-        log(WARNING, "No first model: %s.", line(text))
-    return next(reversed(problems.values()), "")
+            answers[client] = f"the reply of {client} {problem}"
+    return answers
 
 
 def same_weights(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -37,7 +37,12 @@ class PermutationMod:
         if message.metadata.message_type == ROLL_CALL:
             reply = call_next(message, context)
             if not reply.has_error() and FACTS in reply.content:
-                records_in(reply.content, ConfigRecord)[FACTS].update(seed_facts(context))
+                facts = records_in(reply.content, ConfigRecord)[FACTS]
+                try:
+                    if seed := seed_of(context):
+                        facts[COMMITMENT] = commitment(seed)
+                except ConfigError as problem:
+                    facts["problem"] = str(problem)
             return reply
         seed = seed_of(context)
         if seed is None:
@@ -55,15 +60,6 @@ class PermutationMod:
             arrays = {key: values_of(array) for key, array in record.items()}
             records[name] = record_of(permuted(arrays, seed, self.untrained, back=back))
         return RecordDict(records)
-
-
-def seed_facts(context: Context) -> dict[str, str]:
-    """The commitment to a client's seed, or the problem with it; empty without a seed."""
-    try:
-        seed = seed_of(context)
-    except ConfigError as problem:
-        return {"problem": str(problem)}
-    return {COMMITMENT: commitment(seed)} if seed else {}
 
 
 def seed_of(context: Context) -> bytes | None:

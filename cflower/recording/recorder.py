@@ -264,7 +264,6 @@ class Recorder(Observer):
                 report.state,
                 report.failures,
                 report.outstanding,
-                report.used,
             )
         )
         self._saved, self._shape, self._unsaved = report.server_round, shape_of(report.state), None

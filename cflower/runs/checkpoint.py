@@ -28,8 +28,7 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
 from cflower.algorithm.weights import Weights
 from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
-from cflower.messages.budget import Used
-from cflower.messages.failures import FailureRecord, Presence
+from cflower.messages.failures import FailureRecord, Standing
 from cflower.messages.messenger import Sent
 from cflower.runs.reading import LARGEST, file_in, open_file, read_file
 from cflower.runs.records import File, one_tree
@@ -37,7 +36,7 @@ from cflower.runs.writing import replace_file
 from cflower.seeding import generator
 from cflower.strategy.observers import Checkpoint
 
-CHECKPOINT_FORMAT = "cflower-checkpoint-13"
+CHECKPOINT_FORMAT = "cflower-checkpoint-14"
 KEPT = 2
 LARGE_CHECKPOINTS = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""
@@ -45,7 +44,7 @@ RECORDS: Mapping[str, Callable[..., Any]] = {
     record.__name__: record
     for record in (
         *(Checkpoint, CFLState, FailureRecord, ParameterTree, Cluster, Weights, Trial),
-        *(KnownUpdate, NormHistory, Move, Sent, Ask, Presence, Used),
+        *(KnownUpdate, NormHistory, Move, Sent, Ask, Standing),
     )
 }
 ENUMS: Mapping[str, Callable[[str], Any]] = {"Role": Role, "Status": Status}

@@ -77,7 +77,6 @@ class InlineGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A message; deprecated in Flower's grids in favour of ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -128,7 +127,6 @@ class InlineGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """All replies; there is no timeout."""
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 

@@ -75,7 +75,6 @@ class WorkerGrid(InlineGrid):
         self._last = {node: node % workers for node in self._contexts}
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The reply to the first of these messages that is still open."""
         self._deal()
         return super().pull_messages(message_ids)
 

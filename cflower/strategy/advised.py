@@ -7,7 +7,7 @@ docs/evidence/advice.md has its rate of error.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -22,7 +22,7 @@ from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import SIGNIFICANT
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import DECIDE, REPORT, Ask, CFLState, Reply, Role
+from cflower.algorithm.state import DECIDE, Ask, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.clustering import best_parts
@@ -30,20 +30,18 @@ from cflower.auto.criterion import AutoCriterion
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.errors import CFlowerError
 from cflower.messages.arrays import records_in
-from cflower.messages.client_names import EVALUATE, has_function
 from cflower.messages.exchange import PROGRESS
-from cflower.messages.failures import FailureRecord
-from cflower.messages.layout import Layout
-from cflower.messages.messenger import ClientMessenger
-from cflower.messages.metrics import ClientMetrics, Leader
+from cflower.messages.failures import ExchangeOutcome
+from cflower.messages.metrics import ClientMetrics
 from cflower.messages.replies import the_one
 from cflower.messages.roll_call import RollCall
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.settings import require
 from cflower.strategy.clustered_fl import ClusteredFL
-from cflower.strategy.observers import Observer, Observers, RunStart
-from cflower.strategy.reports import ClientResult, FinalReport, RoundReport
+from cflower.strategy.observers import Observer
+from cflower.strategy.reports import RoundReport
+from cflower.strategy.run import Call, Run
 from cflower.strategy.settings import Settings
 
 Groups = tuple[tuple[str, ...], ...]
@@ -53,8 +51,13 @@ ASKED_AFTER = 3
 of one round gain even by groups that one model serves as well (docs/evidence/advice.md)."""
 RATE = "In a test 3 of 41 such answers were wrong."
 """Measured, see docs/evidence/advice.md."""
-LENGTH = 16_384
-"""Entries to which longer updates are projected, as in `ClusteredFL`."""
+
+
+@dataclass(eq=False, repr=False)
+class Observed(Settings):
+    """The settings of an observation, with the name of the strategy."""
+
+    strategy: str = ""
 
 
 class Advised(Strategy):
@@ -105,8 +108,17 @@ class Advised(Strategy):
         )
         super().__init__()
         self.strategy, self.observers = strategy, observers
-        self._metric = Metric.of(metric, higher_is_better)
-        self._weighted_by = getattr(strategy, "weighted_by_key", "num-examples")
+        self._settings = Observed(
+            AutoCriterion(),
+            min_available_nodes=1,
+            weighted_by_key=getattr(strategy, "weighted_by_key", "num-examples"),
+            moving=False,
+            personal=False,
+            trial_rounds=0,
+            metric=metric,
+            higher_is_better=higher_is_better,
+            strategy=type(strategy).__name__,
+        )
         self._num_rounds, self._timeout = 0, 3600.0
         self._forget()
 
@@ -114,29 +126,24 @@ class Advised(Strategy):
         """Be as before any run."""
         self.groups: Groups = ()
         self.answer, self.reason = CANNOT_TELL, "the clients have not been asked"
-        self._observers, self._leading = Observers(self.observers), Leader(self._metric)
-        self._criterion, self._memory = AutoCriterion(), Memory()
-        self._messenger: ClientMessenger | None = None
-        self._examples: dict[str, float] = {}
+        self._run: Run | None = None
+        self._memory, self._known = Memory(), dict[str, KnownUpdate]()
         self._config = ConfigRecord()
-        self._report: RoundReport | None = None
-        self._common: Weights | None = None
-        self._own: dict[str, Weights] = {}
+        self._asked: Groups = ()
+        self._replies: dict[str, Reply] = {}
         self._failed = self._alone = False
 
     @property
     def advice(self) -> str:
-        """The groups and the answer in a few sentences."""
         known = "No groups were found among the clients."
         if self.groups or self.answer == YES:
             may = "differ" if self.groups else "may differ"
-            known = f"The clients {may}: {in_words(self.groups or self._asked)}."
+            known = f"The clients {may}: {groups_in_words(self.groups or self._asked)}."
         answer = f"{self.answer.capitalize()}: {self.reason}."
         rate = "" if self.answer == CANNOT_TELL else f" {RATE}"
         return f"{known} Would separate models help? {answer}{rate}"
 
     def summary(self) -> None:
-        """Log the settings of the strategy."""
         self.strategy.summary()
 
     def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
@@ -148,19 +155,19 @@ class Advised(Strategy):
         try:
             result = super().start(grid, initial_arrays, *args, **kwargs)
             log(INFO, "%s", self.advice, extra=PROGRESS)
-            final = self._guarded(self._final_report, result.arrays) if self.observers else None
-        except BaseException:
-            self._observers.end(None)
-            raise
-        self._observers.end(final)
+            if self._run and self.observers:
+                self._guarded(self._evaluate_at_end, self._run, result.arrays)
+        finally:
+            if self._run:
+                self._run.end()
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the strategy."""
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        self._guarded(self._meet, server_round, messages, grid)
+        if messages:
+            self._guarded(self._meet, server_round, messages, grid)
         return messages
 
     def aggregate_train(
@@ -168,13 +175,13 @@ class Advised(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The aggregate of the strategy; the replies are observed."""
         replies = list(replies)
-        self._guarded(self._observe, server_round, replies)
+        if self._run:
+            self._guarded(self._observe, self._run, server_round, replies)
         return self.strategy.aggregate_train(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the strategy."""
         messages = self.strategy.configure_evaluate(server_round, arrays, config, grid)
         self._config = ConfigRecord(dict(config))
         return messages
@@ -184,130 +191,107 @@ class Advised(Strategy):
     ) -> MetricRecord | None:
         """The metrics of the strategy; then the clients are asked, if it is time."""
         metrics = self.strategy.aggregate_evaluate(server_round, replies)
-        self._guarded(self._ask, server_round)
-        if self._report:
-            self._observers.round(self._report)
+        if self._run:
+            self._guarded(self._ask, self._run, server_round)
+            self._guarded(self._run.observe, 0.0)
         return metrics
 
-    def _guarded(self, step: Callable[..., Any], *arguments: Any) -> Any:
+    def _guarded(self, step: Callable[..., Any], *arguments: Any) -> None:
         """One step of the observation; if it fails, the training goes on without it."""
         if self._failed:
-            return None
+            return
         try:
-            return step(*arguments)
+            step(*arguments)
         except Exception as error:
             self._failed, cause = True, error if isinstance(error, CFlowerError) else repr(error)
             self.answer, self.reason = CANNOT_TELL, f"the observation failed ({cause})".rstrip(".")
             log(WARNING, "The run goes on without the observation of its clients: %s", cause)
 
     def _meet(self, server_round: int, messages: list[Message], grid: Grid) -> None:
-        """Note who is here, and the model that the clients are sent."""
-        if not messages:
-            return
-        content = messages[0].content
-        arrays = the_one(ArrayRecord, content)
-        if self._messenger is None:
-            roll_call, self._layout = RollCall(asks=None), Layout.of(arrays)
-            roll_call.gather(grid, 1)
-            self._projection = self._layout.projection(LENGTH, 0, "*", output=True)
-            (arrays_key,) = records_in(content, ArrayRecord)
-            config_key = next(iter(records_in(content, ConfigRecord)), "config")
-            known = roll_call, self._layout, FailureRecord(), self._weighted_by
-            keys = arrays_key, config_key
-            self._messenger = ClientMessenger(grid, self._timeout, *known, *keys)
-            settings = Settings(self._criterion).as_plain()
-            settings["strategy"] = type(self.strategy).__name__
-            about = self._leading.now, settings, self._layout, roll_call.facts
-            self._observers.start(RunStart(self._num_rounds, *about))
-        self._messenger.roll_call.update(grid)
-        self._origin = self._layout.weights(arrays)
-        self._messenger.sent_by_others(messages, server_round, self._origin)
+        """Note the clients that are here, and the model that they are sent."""
+        content, settings = messages[0].content, self._settings
+        arrays, config = the_one(ArrayRecord, content), ConfigRecord()
+        if self._run is None:
+            (settings.arrayrecord_key,) = records_in(content, ArrayRecord)
+            settings.configrecord_key = next(iter(records_in(content, ConfigRecord)), "config")
+            settings.observers, settings.roll_call = self.observers, RollCall(asks=None)
+            call = Call(grid, arrays, self._num_rounds, self._timeout, config, config)
+            self._run = Run(settings, call)
+        self._run.roll_call.update(grid)
+        self._origin = self._run.layout.weights(arrays)
+        self._run.messenger.sent_by_others(messages, server_round, self._origin)
 
-    def _observe(self, server_round: int, messages: list[Message]) -> None:
+    def _observe(self, run: Run, server_round: int, messages: list[Message]) -> None:
         """Decide from a round's updates, and keep the models for the question to the clients."""
-        assert self._messenger is not None
-        messenger, replies = self._messenger, self._messenger.local.after_most(messages)
-        read = {reply.client: reply for _, reply in messenger.replies(replies, self._projection)}
+        messenger, projection = run.messenger, run.cfl.projection
+        report = RoundReport(server_round, run.state.tree, run.state, run.layout, self._num_rounds)
+        replies = messenger.trainings(messages, run.state.tree, server_round)
+        read = {reply.client: report.noted(reply) for reply in replies}
         read, here = only(read, in_order(read)), {*messenger.roll_call.nodes, *read}
-        problems = {name: one.text for name, one in messenger.noted_problems().items()}
-        self._examples |= {client: reply.num_examples for client, reply in read.items()}
-        absent = in_order(self._examples.keys() - here)
-        evidence = evidence_of(server_round, read, in_order(here), absent, self._projection)
-        decision, self._memory = self._criterion.decide(evidence, self._memory)
-        groups = groups_of(decision)
-        self.groups = groups if decision.outcome is Outcome.SPLIT else ()
+        outcome = ExchangeOutcome(read, messenger.drain_problems())
+        messenger.failures = messenger.failures.trained(outcome, 0, len(messenger.present))
+        report.note(outcome.problems)
+        origin = projection.project(self._origin.trained)
+        for client, reply in read.items():
+            assert reply.kept is not None  # it is of a training
+            known = reply.kept, reply.norm, reply.num_examples, origin
+            self._known[client] = KnownUpdate(server_round, *known)
+        absent = in_order(self._known.keys() - here)
+        evidence = evidence_of(server_round, read, in_order(here), absent, projection)
+        decision, self._memory = run.cfl.criterion.decide(evidence, self._memory)
+        groups, found = groups_in(decision), decision.outcome is Outcome.SPLIT
+        self.groups = groups if found else ()
         log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
-        outcome = Outcome.FOUND if decision.outcome is Outcome.SPLIT else decision.outcome
-        state = CFLState(ParameterTree.initial(self._origin, self._examples))
-        self._report = RoundReport(
-            server_round,
-            state.tree,
-            state,
-            self._layout,
-            self._num_rounds,
-            (replace(decision, outcome=outcome, sides=(), unsure=()),),
-            dict.fromkeys(read, ROOT),
-            {client: ClientMetrics.of(reply) for client, reply in read.items()},
-            problems,
-        )
-        if server_round >= ASKED_AFTER and groups and self._common is None:
-            self._asked, parts = groups, [part for group in groups if (part := only(read, group))]
-            self._own = {c: mean for part in parts for mean in [self._mean(part)] for c in part}
-            self._common = self._mean(read)
+        shown = replace(decision, sides=(), unsure=())
+        shown = replace(shown, outcome=Outcome.FOUND) if found else shown
+        run.state = CFLState(ParameterTree.initial(self._origin, self._known), dict(self._known))
+        run.report = replace(report, trained=run.state.tree, decisions=(shown,))
+        if server_round >= ASKED_AFTER and groups and not self._asked:
+            self._asked, self._replies = groups, read
 
     def _mean(self, read: Mapping[str, Reply]) -> Weights:
-        """The mean of the models that some clients trained, weighted by examples (eq. 2)."""
         mean = WeightedMean()
         for reply in read.values():
             assert reply.update is not None  # it is of a training
             mean.add(reply.update, reply.num_examples)
         return Weights(*(o + u for o, u in zip(self._origin, mean.mean(), strict=True)))
 
-    def _ask(self, server_round: int) -> None:
+    def _ask(self, run: Run, server_round: int) -> None:
         """Let the clients evaluate the common model and their group's, and count the votes."""
-        own, self._own = self._own, {}
-        if not own or self._common is None or self._messenger is None:
+        read, self._replies = self._replies, {}
+        if not read:
             return
         if not self._alone or type(self.strategy).__name__.startswith("DifferentialPrivacy"):
             self.reason = "the models of the question would lack the noise of another wrapper"
             return
-        if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
+        if not run.conditions.evaluates:
             self.reason = "the ClientApp has no evaluate function"
             return
-        common = self._evaluated(dict.fromkeys(own, self._common), server_round, DECIDE)
-        replies = self._evaluated(own, server_round, DECIDE)
+        parts = [part for group in self._asked if (part := only(read, group))]
+        own = {client: mean for part in parts for mean in [self._mean(part)] for client in part}
+        common = self._evaluated(run, dict.fromkeys(own, self._mean(read)), server_round)
+        replies = self._evaluated(run, own, server_round)
         pairs = tuple((replies[client], common[client]) for client in common if client in replies)
-        self._leading.among([reply.metrics for _, reply in pairs])
-        verdict = verdict_of(Answer(pairs, self._leading.now))
-        self.answer, self.reason = answer_of(verdict, self._leading.now, server_round)
+        metric = run.leading.among([reply.metrics for _, reply in pairs])
+        verdict = verdict_of(Answer(pairs, metric))
+        self.answer, self.reason = answer_of(verdict, metric, server_round)
 
     def _evaluated(
-        self, models: Mapping[str, Weights], server_round: int, part: str
+        self, run: Run, models: Mapping[str, Weights], server_round: int
     ) -> dict[str, Reply]:
-        """The clients' replies to an evaluation, each of its own model."""
-        assert self._messenger is not None
-        messenger, asks = self._messenger, {}
-        for client, model in only(models, self._messenger.roll_call.nodes).items():
-            ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", part)
-            asks[ask] = {messenger.arrays_key: model}
-        replies = messenger.exchange(messenger.messages(asks, self._config))
-        answers = messenger.answers(replies, self._projection)
+        asks = {}
+        for client, model in only(models, run.roll_call.nodes).items():
+            ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
+            asks[ask] = model
+        replies = run.messenger.exchange(run.messenger.messages(asks, self._config))
+        answers = run.messenger.answers(replies)
         return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}
 
-    def _final_report(self, arrays: ArrayRecord) -> FinalReport | None:
-        """The final model at all clients, for observers; None if nothing was trained."""
-        if self._messenger is None or not self._examples:
-            return None
-        model = self._layout.weights(arrays)
-        read = self._evaluated(dict.fromkeys(self._examples, model), self._num_rounds, REPORT)
-        metric = self._leading.among([reply.metrics for reply in read.values()])
-        results = {}
-        for client, reply in read.items():
-            levels = {ROOT: ClientMetrics.of(reply)}
-            results[client] = ClientResult(ROOT, self._examples[client], levels)
-        state = CFLState(ParameterTree.initial(model, self._examples))
-        report = FinalReport(state, results, self._num_rounds, metric=metric, advice=self.advice)
-        return replace(report, failures=self._messenger.failures)
+    def _evaluate_at_end(self, run: Run, arrays: ArrayRecord) -> None:
+        tree = ParameterTree.initial(run.layout.weights(arrays), self._known)
+        run.state = CFLState(tree, self._known)
+        run.call = run.call._replace(evaluate_config=self._config)
+        run.final_report = replace(run.close(), advice=self.advice)
 
 
 def evidence_of(
@@ -336,7 +320,7 @@ def evidence_of(
     )
 
 
-def groups_of(decision: Decision) -> Groups:
+def groups_in(decision: Decision) -> Groups:
     """The groups that a decision found, or else that would be cut; empty if too little is known."""
     if decision.sides:
         return tuple((*side, *unsure) for side, unsure in decision.parts)
@@ -357,13 +341,13 @@ def sentence(decision: Decision) -> str:
         return f"{first} the clients differ: {decision.reason}."
     sure = decision.outcome is Outcome.SPLIT
     may = "differ" if sure else "may differ"
-    return f"The clients {may}: {in_words(groups_of(decision))} ({decision.reason})."
+    return f"The clients {may}: {groups_in_words(groups_in(decision))} ({decision.reason})."
 
 
-def in_words(groups: Groups) -> str:
+def groups_in_words(groups: Groups) -> str:
     """The number of groups and their members.
 
-    >>> in_words((("a", "b"), ("c",)))
+    >>> groups_in_words((("a", "b"), ("c",)))
     '2 groups (a, b; c)'
     """
     return f"{counted(len(groups), 'group')} ({'; '.join(listed(g, 5) for g in groups)})"

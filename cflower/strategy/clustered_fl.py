@@ -24,7 +24,7 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.ordering import counted, in_order, listed
 from cflower.strategy.reports import FinalReport
-from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep, served_model
+from cflower.strategy.results import CentralEvaluation, ClusteredResult, keep_metrics
 from cflower.strategy.run import Call, Run
 from cflower.strategy.settings import Settings, other_than_default, plain, settings_in_words
 from cflower.strategy.wrappers import refuse_older_workflow
@@ -109,7 +109,6 @@ class ClusteredFL(Settings, Strategy):
 
     @property
     def tree(self) -> ParameterTree:
-        """The parameter tree after the last round."""
         return self.state.tree
 
     @property
@@ -147,7 +146,8 @@ class ClusteredFL(Settings, Strategy):
     def model_of(self, client: str) -> ArrayRecord:
         """The model that serves a client: its own by a personal step, else its cluster's."""
         self.cluster_of(client)
-        return served_model(self.state, client, self.layout)
+        own = self.state.personal_models.get(client)
+        return self.layout.record(own or self.state.path_of(client)[-1].model)
 
     def summary(self) -> None:
         """Log the effective settings that are not the defaults."""
@@ -191,7 +191,8 @@ class ClusteredFL(Settings, Strategy):
                     log(INFO, "Config of %s messages: %s.", name, words)
             for server_round in run.rounds():
                 if self._play(run, server_round):
-                    run.stop_after(server_round)
+                    log(INFO, "An observer ends the run after round %d.", server_round)
+                    run.num_rounds = server_round
             report = run.close()
         finally:
             run.end()
@@ -216,12 +217,12 @@ class ClusteredFL(Settings, Strategy):
         replies = run.messenger.exchange(self.configure_train(*train), run.quorum, late=True)
         arrays, metrics = self.aggregate_train(server_round, replies)
         result.arrays = arrays or result.arrays
-        keep(result.train_metrics_clientapp, server_round, metrics)
+        keep_metrics(result.train_metrics_clientapp, server_round, metrics)
         if server_round < run.num_rounds:
             evaluate = server_round, result.arrays, run.call.evaluate_config, run.grid
             replies = run.messenger.exchange(self.configure_evaluate(*evaluate), run.quorum)
             metrics = self.aggregate_evaluate(server_round, replies)
-            keep(result.evaluate_metrics_clientapp, server_round, metrics)
+            keep_metrics(result.evaluate_metrics_clientapp, server_round, metrics)
         run.settle(server_round)
         run.evaluate_centrally(server_round)
         return run.observe(time.monotonic() - began)
@@ -241,7 +242,6 @@ class ClusteredFL(Settings, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One round of the algorithm on the replies; θ_root and the mean metrics."""
         if self._run is None:
             raise FederationError("aggregate_train was called before configure_train.")
         return self._run.trained(server_round, replies)
@@ -260,7 +260,6 @@ class ClusteredFL(Settings, Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The clients' mean metrics, weighted by their examples."""
         if not (self._run and self._run.is_at(server_round, self._run.grid)):
             return None
         return self._run.evaluated(replies)

@@ -22,49 +22,36 @@ from cflower.messages.client_names import TRAINED_ON
 from cflower.ordering import in_order
 from cflower.settings import require
 from cflower.strategy.clustered_fl import ClusteredFL
-from cflower.strategy.observers import Checkpoint, Observer, RunStart
-from cflower.strategy.run import Run
-
-
-class FirstModels(Observer):
-    """Lets a run begin with several models below the root, the first of them for all clients."""
-
-    def __init__(self, models: Sequence[ArrayRecord]) -> None:
-        self._models = models
-
-    def on_start(self, run: RunStart) -> Checkpoint:
-        """The tree before the first round; `ConfigError` with fewer than two models."""
-        number = len(self._models)
-        require(number > 1, f"Got {number} first models for IFCA, but expected two or more.")
-        members = in_order(run.facts)
-        first, *others = (
-            Cluster(f"{ROOT}.{j}", members if j == 0 else (), run.layout.weights(model))
-            for j, model in enumerate(self._models)
-        )
-        root = Cluster(
-            ROOT, members, first.model, children=tuple(cluster.name for cluster in (first, *others))
-        )
-        return Checkpoint(0, CFLState(ParameterTree({c.name: c for c in (root, first, *others)})))
+from cflower.strategy.run import Call, Run
 
 
 class IFCA(ClusteredFL):
     """A given number of models, of which every client trains the best for it.
 
-    Parameters
-    ----------
-    first_models : sequence of ArrayRecord
-        The k first models, which must differ; they may be set until the start. The clients'
-        ``evaluate`` function must send a ``loss``, on their training examples where ``part`` in the
-        config is ``"train"``.
-    **settings
-        As of `ClusteredFL`, but for those that decide about clusters.
+    ``first_models`` are the k first models, which must differ; they may be set until the start. The
+    clients' ``evaluate`` function must send a ``loss``, on their training examples where ``part``
+    in the config is ``"train"``. The settings are those of `ClusteredFL`.
     """
 
     def __init__(self, first_models: Sequence[ArrayRecord] = (), **settings: Any) -> None:
         self.first_models = list(first_models)
-        observers = [*settings.pop("observers", ()), FirstModels(self.first_models)]
         fixed = {"trial_rounds": 0, "moving": False, "personal": False, "weighting": "uniform"}
-        super().__init__(NeverSplit(), **{**settings, **fixed, "observers": observers})
+        super().__init__(NeverSplit(), **{**settings, **fixed})
+
+    def _begin(self, call: Call) -> Run:
+        """A run with all models below the root, the first of them for all clients."""
+        number = len(self.first_models)
+        require(number > 1, f"Got {number} first models for IFCA, but expected two or more.")
+        run = super()._begin(call)
+        members, models = run.state.tree.clients, map(run.layout.weights, self.first_models)
+        first, *others = (
+            Cluster(f"{ROOT}.{j}", members if j == 0 else (), model)
+            for j, model in enumerate(models)
+        )
+        names = tuple(cluster.name for cluster in (first, *others))
+        root = Cluster(ROOT, members, first.model, children=names)
+        run.state = CFLState(ParameterTree({c.name: c for c in (root, first, *others)}))
+        return run
 
     def _play(self, run: Run, server_round: int) -> bool:
         """The first choice, a round, and the choice for the next one."""
@@ -83,17 +70,11 @@ class IFCA(ClusteredFL):
             asks = [ask._replace(client=client) for client in in_order(run.messenger.free)]
             config = run.call.evaluate_config
             replies = run.messenger.exchange(run.messages(asks, config))
-            for answer in run.messenger.answers(replies, run.cfl.projection):
+            for answer in run.messenger.answers(replies):
                 if (loss := answer.metrics.get("loss")) is not None:
                     losses.setdefault(answer.client, {})[end.name] = float(loss)
         own = {client: tree.leaf_of(client).name for client in tree.clients}
         own |= {client: min(found, key=found.__getitem__) for client, found in losses.items()}
-        run.state = replace(
-            run.state,
-            tree=tree.update(
-                *(
-                    replace(end, members=tuple(c for c in tree.clients if own[c] == end.name))
-                    for end in tree.ends
-                )
-            ),
-        )
+        of = {end.name: tuple(c for c in tree.clients if own[c] == end.name) for end in tree.ends}
+        ends = (replace(end, members=of[end.name]) for end in tree.ends)
+        run.state = replace(run.state, tree=tree.update(*ends))

@@ -13,7 +13,6 @@ from flwr.supercore import log
 
 from cflower.algorithm.state import CFLState
 from cflower.errors import CFlowerError, FederationError
-from cflower.messages.budget import Used
 from cflower.messages.failures import FailureRecord
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import Sent
@@ -33,8 +32,6 @@ class Checkpoint(NamedTuple):
     failures: FailureRecord = FailureRecord()
     outstanding: tuple[Sent, ...] = ()
     """Asks without a reply when the round was closed; a new process sends them again."""
-    used: Used = Used()
-    """What each client has used up in the run so far."""
 
     def refuse_other_clients(self, now: Sequence[str]) -> None:
         """Raise a FederationError if none of the run's clients is here."""
@@ -56,7 +53,6 @@ class RunStart:
     settings: Mapping[str, Any]
     """The effective settings of strategy and criterion, as plain values under kebab-case keys."""
     layout: Layout
-    """The model's arrays."""
     facts: Mapping[str, Mapping[str, Any]]
     """The facts that each client reported in the roll call, by name; often empty."""
 

@@ -11,12 +11,11 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState, Reply, Role
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import FederationError
-from cflower.messages.budget import Used
 from cflower.messages.client_names import PARTS_APART
 from cflower.messages.failures import ExchangeOutcome, FailureRecord, Problem
 from cflower.messages.layout import Layout
 from cflower.messages.messenger import ClientMessenger, Sent
-from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients
+from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients, plausible
 from cflower.metric import Metric
 from cflower.ordering import listed, only
 from cflower.pooled import POOLED, Pooled, pooled
@@ -43,15 +42,11 @@ class RoundReport:
     """Why a client's reply was set aside or is missing."""
     seconds: float = 0.0
     failures: FailureRecord = field(default_factory=FailureRecord)
-    """The clients' record up to this round."""
     late: dict[str, int] = field(default_factory=dict)
     """The round that a client's late reply answers, if it was used."""
     outstanding: tuple[Sent, ...] = ()
     """Asks with a reply that may still come."""
-    used: Used = Used()
-    """What each client has used up in the run so far."""
     metric: Metric = Metric()
-    """The one that leads, so far."""
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
     lowered: dict[str, float] = field(default_factory=dict)
@@ -70,7 +65,6 @@ class RoundReport:
         return reply
 
     def evaluated(self, measured: Mapping[str, ClientMetrics]) -> None:
-        """Add the clients' metrics from the evaluation of this round."""
         for client, new in measured.items():
             old = self.measured.get(client, new)
             self.measured[client] = new._replace(metrics={**old.metrics, **new.metrics})
@@ -88,7 +82,7 @@ class RoundReport:
         """
         outstanding, before = messenger.rounds_outstanding, messenger.failures
         outcome = ExchangeOutcome(self.measured.keys(), messenger.drain_problems())
-        self.measured.update(messenger.plausible(self.measured))
+        self.measured.update(plausible(self.measured, messenger.grouped))
         after = before.trained(outcome, exclude_after, len(messenger.present))
         messenger.failures = after
         received, failed = len(self.measured), len(outcome.problems)
@@ -173,7 +167,6 @@ class FinalReport:
     by_round: Mapping[int, Metrics] = field(default_factory=dict)
     """Mean metrics of the clients in each round since the start or resumption."""
     metric: Metric = Metric()
-    """The one that leads."""
     judged: bool = False
     """Whether anything in the run was decided by held-out examples."""
     advice: str = ""
@@ -194,11 +187,6 @@ class FinalReport:
     @property
     def served(self) -> dict[str, ClientMetrics]:
         return {name: result.served(self.selection) for name, result in self.clients.items()}
-
-    @property
-    def by_clusters(self) -> dict[str, ClientMetrics]:
-        """Each client's metrics under the clusters' models, as in the rounds before."""
-        return {name: one.by_cluster(self.selection) for name, one in self.clients.items()}
 
     @property
     def metrics(self) -> Metrics:

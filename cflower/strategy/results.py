@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result
 from flwr.supercore import log
 
-from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ParameterTree
 from cflower.errors import CFlowerError
 from cflower.messages.layout import Layout
@@ -138,15 +137,6 @@ def table(rows: Mapping[Any, Mapping[str, Any]], index: str) -> "DataFrame":
     return DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def served_model(state: CFLState, client: str, layout: Layout) -> ArrayRecord:
-    """The model that serves a client: its own by a personal step, else that of its leaf.
-
-    A client without a leaf is served by the root's.
-    """
-    own = state.personal_models.get(client)
-    return layout.record(own or state.path_of(client)[-1].model)
-
-
 def central_mean(
     evaluate: Callable[[ArrayRecord], MetricRecord | None], tree: ParameterTree, layout: Layout
 ) -> MetricRecord | None:
@@ -166,7 +156,6 @@ def central_mean(
 
 
 def as_figures(metrics: Mapping[str, Any]) -> str:
-    """The metrics that are one number, each with its name."""
     scalars = ClientMetrics(dict(metrics.items()), 0).scalars
     return ", ".join(f"{key} {value:.4g}" for key, value in scalars.items())
 
@@ -180,10 +169,9 @@ def html_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
-def keep(
+def keep_metrics(
     by_round: dict[int, MetricRecord], server_round: int, metrics: MetricRecord | None
 ) -> None:
-    """Keep and log the mean metrics of a round, if there are any."""
     if metrics is not None:
         by_round[server_round] = metrics
     if metrics:

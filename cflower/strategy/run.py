@@ -30,21 +30,22 @@ from cflower.robust.robust_mean import RobustMean
 from cflower.seeding import generator
 from cflower.settings import require
 from cflower.strategy.conditions import Conditions, affordable_length
-from cflower.strategy.final_evaluation import FinalEvaluation
+from cflower.strategy.final_evaluation import final_report
 from cflower.strategy.observers import Checkpoint, Observers, RunStart
 from cflower.strategy.reports import FinalReport, RoundReport
 from cflower.strategy.results import CentralEvaluation, central_mean
 from cflower.strategy.round_log import (
+    WeightLog,
     log_alone,
     log_decisions,
+    log_limited_examples,
     log_parted,
     log_places,
     log_steps,
     log_unable,
 )
-from cflower.strategy.sampling import admitted, sample
+from cflower.strategy.sampling import sample
 from cflower.strategy.settings import Settings, plain
-from cflower.strategy.weight_log import WeightLog, log_limited_examples
 from cflower.strategy.wrappers import Wrapper, refuse_secure_aggregation, refuse_unfit_wrappers
 
 ALL_TRAIN = (
@@ -82,13 +83,8 @@ class Run:
     """The state of one run, and what becomes of it in a round.
 
     Made at the start: it waits for the clients, lays out the model, and takes the state from which
-    an observer lets the run go on.
-
-    Raises
-    ------
-    CFlowerError
-        If there are too few clients, the model or a setting does not fit, or an observer refuses
-        the run.
+    an observer lets the run go on. `CFlowerError` if there are too few clients, the model or a
+    setting does not fit, or an observer refuses the run.
     """
 
     def __init__(self, settings: Settings, call: Call) -> None:
@@ -103,28 +99,28 @@ class Run:
         self.roll_call.share, self.roll_call.seed = settings.fraction_train, settings.seed
         clients = self._gather()
         self.layout = Layout.of(call.arrays, settings.untrained)
-        self.conditions = Conditions(
-            settings, call.grid, self.roll_call, self.layout, alone=call.alone
-        )
+        around = call.grid, self.roll_call, self.layout, call.alone
+        self.conditions = Conditions(settings, *around)
         length = affordable_length(settings.projection_dim, self.roll_call.connected)
         self.plain_settings = settings.as_plain() | {"projection-dim": length}
-        first = self._first_model()
+        try:
+            first = self.layout.weights(call.arrays)
+        except BadReplyError as problem:
+            raise ConfigError(f"The initial model {problem}.") from None
         self.cfl = self.conditions.algorithm(length, call.num_rounds)
         self.leading = Leader(settings.leading)
         self.observers = Observers(settings.observers)
+        tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
         try:
-            before = self._resumed(clients)
+            before = self._resumed(clients) or Checkpoint(0, CFLState(tree))
         except CFlowerError:
             self.observers.end(None)  # such as the recorder, which holds a lock
             raise
-        if before is None:
-            tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
-            before = Checkpoint(0, CFLState(tree))
         self.before, self.state = before, before.state
         keys = settings.weighted_by_key, settings.arrayrecord_key, settings.configrecord_key
-        known = self.roll_call, self.layout, before.failures
+        known = self.roll_call, self.layout, self.cfl.projection, before.failures, *keys
         older = has_client_fn(app_of(call.grid))
-        self.messenger = ClientMessenger(call.grid, call.timeout, *known, *keys, older, before.used)
+        self.messenger = ClientMessenger(call.grid, call.timeout, *known, older)
         self.wrapper, self.weight_log = Wrapper(), WeightLog()
         self.report = RoundReport(0, self.state.tree, self.state, self.layout)
         self.final_report: FinalReport | None = None
@@ -141,12 +137,6 @@ class Run:
             f"All {counted(len(clients), 'client')} of this run only evaluate (evaluate-only): at "
             "least one has to train."
         )
-
-    def _first_model(self) -> Weights:
-        try:
-            return self.layout.weights(self.call.arrays)
-        except BadReplyError as problem:
-            raise ConfigError(f"The initial model {problem}.") from None
 
     def _resumed(self, clients: Sequence[str]) -> Checkpoint | None:
         """Where an observer lets the run go on, once all have begun; None: from its first round."""
@@ -193,10 +183,6 @@ class Run:
             server_round += 1
             yield server_round
 
-    def stop_after(self, server_round: int) -> None:
-        log(INFO, "An observer ends the run after round %d.", server_round)
-        self.num_rounds = server_round
-
     def training_messages(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord
     ) -> Iterable[Message]:
@@ -207,7 +193,9 @@ class Run:
             tree = self.wrapper.tree_with_noise(arrays, tree, self.layout)
         self.roll_call.update(self.grid)
         clients, isolated = self.roll_call.clients, self.settings.isolated
-        tree = admitted(tree, clients, server_round, isolated=isolated)
+        if new := in_order(set(clients) - set(tree.clients)):
+            log(INFO, "New client(s): %s", listed(new))
+            tree = tree.admit(new, server_round, isolated=isolated)
         self.messenger.failures = self.messenger.failures.met(clients)
         self.state = replace(self.state, tree=tree)
         share, least = self.settings.fraction_train, self.settings.min_train_nodes
@@ -224,7 +212,7 @@ class Run:
         bounds = RobustMean(before, cfl.weight_of, messenger.set_aside, settings.max_influence)
         # One after the other, so that a large federation's replies need not all be in memory: each
         # is read, bounded and noted as the algorithm takes it.
-        usable = messenger.trainings(replies, cfl, before, server_round)
+        usable = messenger.trainings(replies, before.tree, server_round)
         noted = map(report.noted, bounds.bounded(usable))
         last = server_round == self.num_rounds
         self.state, decisions, self._asks = cfl.heard(before, noted, server_round, last=last)
@@ -246,16 +234,15 @@ class Run:
         if not self.conditions.evaluates:
             return []
         share, least = self.settings.fraction_evaluate, self.settings.min_evaluate_nodes
-        key, asks = self.messenger.arrays_key, dict[Ask, dict[str, Weights]]()
+        asks = dict[Ask, Weights]()
         for client in self._draw("evaluate", server_round, share, least):
             cluster = self.state.path_of(client)[-1]
             ask = Ask(client, cluster.name, Role.OWN, server_round, "evaluate")
-            asks[ask] = {key: cluster.model}
+            asks[ask] = cluster.model
         return self.messenger.messages(asks, config)
 
     def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
-        """The clients' mean metrics, weighted by their examples."""
-        answers = self.messenger.answers(replies, self.cfl.projection)
+        answers = self.messenger.answers(replies)
         measured = {answer.client: ClientMetrics.of(answer) for answer in answers}
         self.leading.among([one.scalars for one in measured.values()])
         problems = self.messenger.noted_problems()
@@ -287,7 +274,7 @@ class Run:
         trains = TASKS[task].trains
         config = self.call.train_config if trains else self.call.evaluate_config
         replies = self.messenger.exchange(self.messages(asks, config))
-        answers = self.messenger.answers(replies, self.cfl.projection)
+        answers = self.messenger.answers(replies)
         answers = [replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers]
         if not trains:
             leading = self.leading.among([answer.metrics for answer in answers])
@@ -309,9 +296,8 @@ class Run:
             self.settle(self.num_rounds, step.asks)
             self.state = as_kept(self.state, self.layout)
             log_steps(self.state.personal)
-        evaluation = FinalEvaluation(self.messenger, self.state, self.num_rounds)
         config = self.call.evaluate_config if self.conditions.evaluates else None
-        report = evaluation.report(config)
+        report = final_report(self.messenger, self.state, self.num_rounds, config)
         decided = self.state.asked or any(one.evaluations for one in self.state.personal.values())
         report = replace(
             report,
@@ -323,7 +309,8 @@ class Run:
         log_limited_examples(report.served)
         log_unable(report)
         aggregation = self.settings.evaluate_metrics_aggr_fn
-        if metrics := self.messenger.mean(report.by_clusters, aggregation):
+        by_clusters = {n: one.by_cluster(report.selection) for n, one in report.clients.items()}
+        if metrics := self.messenger.mean(by_clusters, aggregation):
             self.result.evaluate_metrics_clientapp[self.num_rounds] = metrics
         self.final_report = report
         return report
@@ -343,7 +330,6 @@ class Run:
             seconds=seconds,
             failures=self.messenger.failures,
             outstanding=tuple(self.messenger.outstanding.values()),
-            used=self.messenger.used,
             metric=self.leading.now,
             central=dict(self.result.evaluate_metrics_serverapp.get(server_round, {})),
         )
@@ -351,7 +337,6 @@ class Run:
         return self.observers.round(report)
 
     def evaluate_centrally(self, server_round: int) -> None:
-        """Keep the mean of the central evaluation of the leaves' models, if there is one."""
         if self.call.evaluate_fn is not None:
             evaluate = partial(self.call.evaluate_fn, server_round)
             if mean := central_mean(evaluate, self.state.tree, self.layout):
@@ -362,10 +347,8 @@ class Run:
         return Quorum(self.settings.round_share, self.settings.round_seconds or math.inf)
 
     def messages(self, asks: Iterable[Ask], config: ConfigRecord) -> list[Message]:
-        """A message for each ask, with its one model."""
-        key, state = self.messenger.arrays_key, self.state
-        models = {ask: {key: state.model_of(ask)} for ask in asks}
-        return self.messenger.messages(models, config, state.settings_of)
+        models = {ask: self.state.model_of(ask) for ask in asks}
+        return self.messenger.messages(models, config, self.state.settings_of)
 
     def _draw(self, task: str, server_round: int, share: float, least: int) -> Sequence[str]:
         rng = generator(self.settings.seed, task, server_round)

@@ -1,13 +1,11 @@
 """The sampling of clients: the same share of every cluster."""
 
 from collections.abc import Collection, Iterable
-from logging import INFO
 
 import numpy as np
-from flwr.supercore import log
 
 from cflower.algorithm.tree import ParameterTree
-from cflower.ordering import in_order, listed
+from cflower.ordering import in_order
 
 
 def sample(
@@ -45,13 +43,3 @@ def sample(
     others += waiting[most:]
     more = min(len(others), max(0, least - len(chosen)))
     return in_order(chosen + (rng.permutation(others).tolist()[:more] if more else []))
-
-
-def admitted(
-    tree: ParameterTree, clients: Iterable[str], server_round: int, *, isolated: bool
-) -> ParameterTree:
-    """The tree with the connected clients that are not in it yet, which are logged."""
-    newcomers = in_order(set(clients) - set(tree.clients))
-    if newcomers:
-        log(INFO, "New client(s): %s", listed(newcomers))
-    return tree.admit(newcomers, server_round, isolated=isolated)

@@ -31,7 +31,7 @@ from cflower.settings import (
 from cflower.strategy.observers import Observer, Observers
 
 Plain = (bool, int, float, str, type(None))
-PARTS = {"criterion": "criterion", "optimizer": "server-optimizer"}
+NESTED = {"criterion": "criterion", "optimizer": "server-optimizer"}
 """Settings with settings of their own, and their keys."""
 
 
@@ -111,7 +111,6 @@ class Settings:
 
     @property
     def trimmed_share(self) -> float:
-        """The share to trim of the ``aggregation``; see `CFL`."""
         return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(self.aggregation, float(self.beta))
 
     def check(self) -> None:
@@ -146,8 +145,8 @@ class Settings:
         settings["untrained"] = list(self.untrained)
         for spec in fields(self):
             value = getattr(rules, spec.name, getattr(self, spec.name))
-            if spec.name in PARTS:
-                settings[PARTS[spec.name]] = described(value)
+            if spec.name in NESTED:
+                settings[NESTED[spec.name]] = described(value)
             elif isinstance(value, Plain) and not spec.name.startswith(("min_", "roll_call")):
                 settings[key_of(spec)] = value
         return settings

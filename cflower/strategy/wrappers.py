@@ -72,7 +72,6 @@ class Wrapper:
         return tree.update(*leaves)
 
     def warn_not_clipped(self, state: CFLState, server_round: int) -> None:
-        """Log once the clients with an update in this round that is longer than the norm."""
         longest = float(str(self.config.get("clipping_norm", "inf"))) * (1 + CLIP_ROUNDING)
         new = {name: one for name, one in state.known.items() if one.server_round == server_round}
         long = [name for name, update in new.items() if update.norm > longest]

@@ -20,8 +20,8 @@ from flwr.supercore.object_ref import load_app
 from cflower.messages.client_names import (
     UNKNOWN_APP,
     adds_noise,
-    app_has,
     bundled_client_app,
+    has_function,
     projects,
 )
 from cflower.privacy.permutation_mod import PermutationMod
@@ -62,7 +62,7 @@ def test_a_client_app_that_cannot_be_imported_is_unknown_and_may_add_noise(
     grid.client_app = None
     assert bundled_client_app() is UNKNOWN_APP
     assert adds_noise(grid)
-    assert not app_has(UNKNOWN_APP, "query", if_unknown=False)
+    assert not has_function(grid, "query", if_unknown=False)
     (message,) = [m for m in caplog.messages if "lacking_app:app" in m]
     assert "no_such_framework" in message
 

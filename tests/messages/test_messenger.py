@@ -14,7 +14,7 @@ from tests.messages.scripted_grid import ScriptedGrid
 def new_messenger() -> ClientMessenger:
     grid = ScriptedGrid(None, [])
     layout, keys = Layout((), np.dtype("f4")), ("num-examples", "arrays", "config")
-    return ClientMessenger(grid, 60.0, RollCall(), layout, FailureRecord(), *keys)
+    return ClientMessenger(grid, 60.0, RollCall(), layout, None, FailureRecord(), *keys)
 
 
 def test_a_thousand_clients_with_one_fault_are_one_line_once(caplog):

@@ -3,6 +3,7 @@
 import pytest
 
 from cflower.errors import ConfigError
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.metrics import ClientMetrics, Leader, mean_over_clients, plausible
 from cflower.metric import Metric, direction_of
 
@@ -132,8 +133,18 @@ def test_shares_are_percentages(name, share):
     ],
 )
 def test_implausible_values_are_dropped(name, values, left):
-    clients = [ClientMetrics({name: value}, 1) for value in values]
-    assert tuple(one.metrics.get(name) for one in plausible(clients)) == left
+    clients = {str(i): ClientMetrics({name: value}, 1) for i, value in enumerate(values)}
+    kept = plausible(clients, GroupedLog()).values()
+    assert tuple(one.metrics.get(name) for one in kept) == left
+
+
+def test_metrics_that_one_client_of_three_sends_alone_are_ignored(caplog):
+    sent = {"a": {"loss": 1.0}, "b": {"loss": 2.0}, "c": {"loss": 3.0, "mine": 1.0}}
+    measured = {name: ClientMetrics(one, 1) for name, one in sent.items()}
+    assert plausible(measured, GroupedLog())["c"].metrics == {"loss": 3.0}
+    assert "no other client sends are ignored: mine, sent by client c" in caplog.text
+    two = {name: measured[name] for name in "bc"}
+    assert plausible(two, GroupedLog()) == two
 
 
 def test_the_mean_of_similar_clients_is_weighted_by_examples():

@@ -11,6 +11,7 @@ from cflower.algorithm.state import Ask, Reply, Role
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.messages.failures import BadReplyError
+from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
@@ -45,7 +46,7 @@ def test_metrics_that_are_not_finite_are_implausible_and_the_reply_is_used():
     measured = read_metrics(reply_of(metrics(num_examples=4, **odd)), "num-examples")
     assert math.isnan(measured.metrics["loss"])
     assert math.isnan(measured.metrics["recall"])
-    assert plausible([measured]) == [({"accuracy": 0.5}, 4.0)]
+    assert plausible({"a": measured}, GroupedLog()) == {"a": ({"accuracy": 0.5}, 4.0)}
 
 
 def test_weight_and_record_may_have_other_names():

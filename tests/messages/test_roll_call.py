@@ -244,7 +244,7 @@ def test_a_node_that_does_not_answer_is_logged_once(caplog):
     for _ in range(3):
         roll_call.update(grid)
     (silent,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
-    assert "node 7, node 8, site-b cannot take part: no answer to the roll call within" in silent
+    assert "(node 7, node 8, site-b), which cannot take part: no answer to the roll call" in silent
 
 
 def test_the_error_for_too_few_nodes_lists_present_and_absent_clients():

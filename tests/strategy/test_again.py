@@ -144,7 +144,7 @@ def outcome(strategy: ClusteredFL, clients: Quadratics, result: Any = None) -> O
         "state": picture(strategy),
         "sent": [(*seen[:4], seen.vector.tobytes()) for seen in clients.seen],
         "settings": strategy.settings,
-        "failures": strategy.failures,
+        "failures": {n: one._replace(reading=0) for n, one in strategy.failures.clients.items()},
         "models": {name: arrays["w"].data for name, arrays in strategy.models.items()},
         "served": {name: strategy.model_of(name)["b"].data for name in strategy.tree.clients},
         "report": report and (report.metrics, report.by_round, report.problems),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
-from cflower.strategy.sampling import admitted, sample
+from cflower.strategy.sampling import sample
 from tests.algorithm.planted import laws
 
 
@@ -88,10 +88,3 @@ def test_clients_are_topped_up_from_all_leaves_alike():
     of_leaf = [sum(drawn[f"{leaf}-{i}"] for i in range(5)) for leaf in (0, 1)]
     assert sum(of_leaf) == 400 * 4
     assert abs(of_leaf[0] - of_leaf[1]) < 160  # 1,190 and 400 of 2,000 before
-
-
-def test_many_new_clients_are_listed_in_a_short_line(caplog):
-    caplog.set_level("INFO", "flwr")
-    admitted(tree_of(2), [f"client-{i}" for i in range(1000)], 1, isolated=False)
-    (said,) = caplog.messages
-    assert said.endswith("client-11 and 988 more")

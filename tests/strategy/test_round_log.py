@@ -1,6 +1,6 @@
 import logging
 
-from cflower.strategy.weight_log import LASTING, WeightLog
+from cflower.strategy.round_log import LASTING, WeightLog
 
 
 def test_only_the_first_clients_that_count_for_less_for_long_are_warned_of(caplog):
