@@ -30,7 +30,6 @@ from cflower.runs.ways import KINDS
 from cflower.simulation.inline_grid import InlineGrid
 from cflower.strategy.clustered_fl import ClusteredFL
 from cflower.strategy.conditions import Conditions
-from cflower.strategy.ifca import IFCA, FirstModels
 from cflower.strategy.observers import Checkpoint, Observer, RunStart
 from cflower.strategy.reports import FinalReport
 
@@ -184,9 +183,7 @@ class Methods:
     def _other(self, method: str, start: Start) -> FinalReport:
         """A method of the literature, as cflower's own app starts it."""
         strategy = with_settings(clustered_strategy(start.strategy), **CONVENTIONAL)
-        observers: list[Observer] = [Steps(self._say)]
-        if isinstance(strategy, IFCA):
-            observers.append(FirstModels(strategy.first_models))
+        observers = [Steps(self._say)]
         times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
         rounds = max(1, self.effort.rounds // times)
         report, _ = start.train(self._grid, strategy, observers, rounds)

@@ -43,6 +43,8 @@ class IFCA(ClusteredFL):
         number = len(self.first_models)
         require(number > 1, f"Got {number} first models for IFCA, but expected two or more.")
         run = super()._begin(call)
+        if run.before.server_round:  # it goes on
+            return run
         members, models = run.state.tree.clients, map(run.layout.weights, self.first_models)
         first, *others = (
             Cluster(f"{ROOT}.{j}", members if j == 0 else (), model)
