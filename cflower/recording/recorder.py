@@ -435,10 +435,15 @@ def started_by_flower() -> bool:
 
 
 def shape_of(state: CFLState) -> object:
-    """What the clusters are and who is in them: equal as long as neither changes."""
+    """What the clusters are and who is in them: equal as long as neither changes.
+
+    Of many clients only the former: Algorithm 4 may place some in every round.
+    """
     tree = state.tree
-    clusters = [(c.name, c.members, c.children, c.trial, c.undone) for c in tree.clusters.values()]
-    return clusters, dict(tree.unassigned)
+    clusters = [(c.name, c.children, c.trial, c.undone) for c in tree.clusters.values()]
+    if len(tree.clients) >= MANY_MEMBERS:
+        return clusters
+    return clusters, [c.members for c in tree.clusters.values()], dict(tree.unassigned)
 
 
 def similarity_file(decision: Decision) -> tuple[str, bytes]:
