@@ -1,11 +1,8 @@
 """The figures of all clients' held-out examples together, in words and as a table."""
 
-from collections.abc import Mapping, Sequence
-
 from cflower.ordering import line
 from cflower.pooled import POOLED
 from cflower.runs.records import PooledLine, ShareLine, Summary
-from cflower.runs.ways import Ways
 
 INTERVALS = "95% intervals, as if the examples were drawn at random"
 NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
@@ -67,39 +64,3 @@ def in_words(figure: ShareLine | None) -> str:
         return "-"
     low, high = figure.interval
     return f"{figure.value:.1%} ({100 * low:.1f}-{100 * high:.1f})"
-
-
-def as_markdown(summary: Summary, pooled: PooledLine) -> list[str]:
-    """The figures as lines of Markdown: a sentence, and a table with a row for each class."""
-    rows = by_class(summary, pooled)
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(cell, row.values()) for row in rows)]
-    return [in_one_sentence(pooled), "", *(f"| {' | '.join(cells)} |" for cells in lines), ""]
-
-
-def cell(text: str) -> str:
-    r"""Text that cannot break out of its cell in a Markdown table.
-
-    >>> cell("a|b")
-    'a\\|b'
-    """
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def figures_of(
-    ways: Ways, columns: Mapping[str, str], clients: Sequence[str], over: str
-) -> list[str]:
-    """The means over these clients, and a table with a line for each; ``columns`` by way."""
-    metric, rows = ways.metric, list[list[str]]()
-    means = [f"{name} {metric.in_words(ways.mean(k, clients))}" for k, name in columns.items()]
-    for client in clients:
-        held_out = ways.clients[client].held_out
-        row = [cell(client), "-" if held_out is None else f"{held_out:g}"]
-        rows.append(row + [metric.in_words(ways[key].values.get(client)) for key in columns])
-    return [
-        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
-        "held-out examples:",
-        "",
-        f"| client | held-out examples | {' | '.join(columns.values())} |",
-        "| --- | --- |" + " --- |" * len(columns),
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
