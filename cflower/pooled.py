@@ -10,8 +10,9 @@ client's metrics are such counts, also those of any other app:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +33,16 @@ NORMAL = 1.959963984540054
 DRAWS = 1000
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """A figure with its 95 % interval."""
 
     value: float
     interval: Interval
 
 
-class OfClass(NamedTuple):
+@dataclass(frozen=True)
+class OfClass:
     """How well one class is found among all others; None where there is nothing to count."""
 
     examples: int
@@ -55,7 +58,8 @@ class OfClass(NamedTuple):
     f1: float | None
 
 
-class Pooled(NamedTuple):
+@dataclass(frozen=True)
+class Pooled:
     """The figures of several clients' examples together."""
 
     examples: int

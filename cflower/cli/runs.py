@@ -82,7 +82,7 @@ def cell_text(row: Mapping[str, Any], key: str) -> str:
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
-    from cflower.runs.records import Config, Overview
+    from cflower.runs.records import Config, Summary
     from cflower.runs.run_files import read_record
 
     row: dict[str, Any] = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
@@ -90,8 +90,8 @@ def row_of(folder: Path) -> dict[str, Any]:
     try:
         with outside(folder):
             begun = read_record(folder, Config)
-            nothing = Overview(rounds=0, clusters={}, clients={})
-            summary = read_record(folder, Overview, nothing)
+            nothing = Summary(run_id="", rounds=0, clusters={}, clients={})
+            summary = read_record(folder, Summary, nothing)
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"state": state}

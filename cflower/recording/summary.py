@@ -17,7 +17,6 @@ from cflower.runs.records import (
     Line,
     MoveLine,
     PersonalLine,
-    PooledLine,
     RefusedLine,
     ServedBy,
     SplitLine,
@@ -154,10 +153,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
-        "pooled": {
-            way: PooledLine.model_validate(one, from_attributes=True)
-            for way, one in report.pooled.items()
-        },
+        "pooled": report.pooled,
         "fairness": {way: figures for way, figures in even.items() if figures},
         "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
         "groups": groups if most else None,

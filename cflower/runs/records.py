@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
+from cflower.pooled import Pooled
 
 LONGEST_LABEL = 600
 """Characters of a name of a run or an app, which stand in every list of runs."""
@@ -225,36 +226,6 @@ class PersonalLine(Record):
     evaluations: int = 0
 
 
-class ShareLine(Record):
-    """A figure with its 95 % interval."""
-
-    value: Number
-    interval: list[Number]
-
-
-class ClassLine(Record):
-    """How well one class is found among all others; None where there is nothing to count."""
-
-    examples: int
-    clients: int
-    sensitivity: ShareLine | None
-    specificity: ShareLine | None
-    precision: ShareLine | None
-    f1: Number | None
-
-
-class PooledLine(Record):
-    """The figures of several clients' held-out examples together (`cflower.pooled`)."""
-
-    examples: int
-    clients: int
-    confusion: list[list[int]]
-    accuracy: ShareLine
-    f1: ShareLine
-    auc: ShareLine | None
-    classes: list[ClassLine]
-
-
 class LeadingMetric(Record):
     name: str
     higher_is_better: bool
@@ -293,7 +264,7 @@ class Summary(FileRecord):
     common_rounds: int = 0
     clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
     metrics: Metrics = {}
-    pooled: dict[str, PooledLine] = {}
+    pooled: dict[str, Pooled] = {}
     """The figures of all clients' examples together, by model: ``own``, ``fl``, and each leaf."""
     class_names: list[str] = []
     """Of `pooled`, where they are known."""
@@ -327,19 +298,6 @@ class Summary(FileRecord):
     @property
     def measured(self) -> dict[str, BaselineLine]:
         return {name: line for name, line in (self.baselines or {}).items() if line}
-
-
-class Overview(FileRecord):
-    """What a list of runs shows of ``summary.json``; nothing else of it is checked."""
-
-    FILE: ClassVar = File.SUMMARY
-
-    finished: bool = False
-    rounds: int
-    metric: LeadingMetric = LeadingMetric(name="accuracy", higher_is_better=True)
-    clusters: dict[str, Any]
-    clients: dict[str, Any]
-    metrics: Metrics = {}
 
 
 class TrialLine(Record):

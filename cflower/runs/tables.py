@@ -15,9 +15,9 @@ from rich.tree import Tree
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
-from cflower.pooled import POOLED
+from cflower.pooled import POOLED, Pooled
 from cflower.runs.findings import finding
-from cflower.runs.records import ClusterLine, PooledLine, Summary, bodies
+from cflower.runs.records import ClusterLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
 from cflower.runs.ways import KINDS, Way, Ways
 
@@ -103,7 +103,7 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
     return branches[""]
 
 
-def members_in_words(members: Sequence[str], ways: Ways, together: PooledLine | None) -> str:
+def members_in_words(members: Sequence[str], ways: Ways, together: Pooled | None) -> str:
     """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
 
     F1 and AUC are of the members' examples ``together``, if these are counted.

@@ -1,8 +1,8 @@
 """The figures of all clients' held-out examples together, in words and as a table."""
 
 from cflower.ordering import line
-from cflower.pooled import POOLED
-from cflower.runs.records import PooledLine, ShareLine, Summary
+from cflower.pooled import POOLED, Pooled, Share
+from cflower.runs.records import Summary
 
 INTERVALS = "95% intervals, as if the examples were drawn at random"
 NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
@@ -25,7 +25,7 @@ def sentences(summary: Summary) -> list[str]:
     )
 
 
-def in_one_sentence(pooled: PooledLine) -> str:
+def in_one_sentence(pooled: Pooled) -> str:
     """AUC, macro F1 and accuracy with their intervals."""
     figures = {name: getattr(pooled, key) for key, name in NAMES.items()}
     words = [f"{name} {in_words(figure)}" for name, figure in figures.items() if figure]
@@ -34,7 +34,7 @@ def in_one_sentence(pooled: PooledLine) -> str:
     )
 
 
-def by_class(summary: Summary, pooled: PooledLine) -> list[dict[str, str]]:
+def by_class(summary: Summary, pooled: Pooled) -> list[dict[str, str]]:
     """A row for each class, by heading."""
     names = summary.class_names
     names = (
@@ -54,10 +54,10 @@ def by_class(summary: Summary, pooled: PooledLine) -> list[dict[str, str]]:
     ]
 
 
-def in_words(figure: ShareLine | None) -> str:
+def in_words(figure: Share | None) -> str:
     """A share and its interval.
 
-    >>> in_words(ShareLine(value=0.5, interval=(0.25, 0.75)))
+    >>> in_words(Share(0.5, [0.25, 0.75]))
     '50.0% (25.0-75.0)'
     """
     if figure is None:
