@@ -37,7 +37,9 @@ def decoded(
     number of channels, or numbers are missing or infinite.
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
-        return _images(inputs, rows, source)
+        make = partial(_opened, inputs, rows, source)
+        pixels = PICTURES.found_or_made(make, source.encode(), rows.tobytes())
+        return _channels_first(_scaled(pixels))
     numbers = _channels_first(_scaled(inputs[rows]))
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -47,17 +49,6 @@ def decoded(
             f"{names[place]!r}: fill or remove them."
         )
     return numbers
-
-
-def _images(
-    files: NDArray[Any] | pa.ChunkedArray,
-    rows: NDArray[np.int64],
-    source: str,
-) -> NDArray[np.float32]:
-    """Stored image files, shape (m, channels, height, width)."""
-    make = partial(_opened, files, rows, source)
-    pixels = PICTURES.found_or_made(make, source.encode(), rows.tobytes())
-    return _channels_first(_scaled(pixels))
 
 
 def _opened(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cflower.data.columns import Table
-from cflower.data.npz import Archives
+from cflower.data.npz import read_archives
 from cflower.errors import DataError, first_line
 from cflower.ordering import listed, without
 from cflower.settings import require_data
@@ -65,7 +65,7 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
 
 def _read(name: str, folder: Path, files: list[Path]) -> Table:
     if archives := [path for path in files if path.suffix == ".npz"]:
-        return Table(name, Archives(name, archives))
+        return Table(name, read_archives(name, archives))
     files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     excel = [path.name for path in files if path.suffix.lower() in (".xlsx", ".xls", ".ods")]
     require_data(

@@ -68,7 +68,12 @@ class Stored:
         prepared = values and not settings.series_channels and len(inputs) <= MOST_COLUMNS
         if not prepared:
             inputs = [name for name in inputs if table.axes(name) >= 0]
-        labels, classes = _labels(table, label, settings)
+        labels: NDArray[Any]
+        classes: tuple[str, ...]
+        if settings.is_regression:
+            labels, classes = targets_of(table, label), ()
+        else:
+            labels, classes = labels_of(table, label)
         return cls(
             table.name,
             np.zeros(0) if prepared else _inputs(table, inputs),
@@ -153,13 +158,6 @@ class Stored:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of the first input, such as (channels, height, width)."""
         return self.take(np.zeros(1, np.int64)).examples().input_shape
-
-
-def _labels(
-    table: Table, column: str, settings: DataSettings
-) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Positions in classes and their names, or numbers to predict and no names."""
-    return (targets_of(table, column), ()) if settings.is_regression else labels_of(table, column)
 
 
 def metadata_of(table: Table, settings: DataSettings) -> dict[str, NDArray[Any]]:

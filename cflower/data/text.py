@@ -45,7 +45,17 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     """
     cut, most, length = TOKENS[settings.tokens]
     metadata = metadata_of(documents, settings)
-    pieces = list(map(cut, _texts(documents)))
+    require_data(
+        "text" in documents.columns,
+        f"{documents.name} has no column 'text', only {listed(documents.columns)}: name it so, "
+        "or use the data without 'text:'.",
+    )
+    texts = values_of(documents.columns["text"])
+    require_data(
+        all(isinstance(text, str) for text in texts),
+        f"{documents.name} has rows without text in its column 'text': remove them.",
+    )
+    pieces = list(map(cut, texts))
     names = vocabulary or most_frequent(pieces, most)
     number = {name: place for place, name in enumerate(names)}
     parts: list[NDArray[np.int64]] = []
@@ -72,20 +82,6 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
         tuple(documents.columns),
         ("text",),
     )
-
-
-def _texts(documents: Table) -> list[str]:
-    require_data(
-        "text" in documents.columns,
-        f"{documents.name} has no column 'text', only {listed(documents.columns)}: name it so, "
-        "or use the data without 'text:'.",
-    )
-    texts = values_of(documents.columns["text"])
-    require_data(
-        all(isinstance(text, str) for text in texts),
-        f"{documents.name} has rows without text in its column 'text': remove them.",
-    )
-    return texts
 
 
 def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, ...]:
