@@ -210,7 +210,6 @@ class RunConfig(TrainingSettings, DataSettings):
         return cls(**{known[k].name: adapted(known[k], v, k) for k, v in values.items()})
 
     def as_keys(self) -> dict[str, Any]:
-        """The config under its kebab-case keys, as `read` takes it."""
         return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
 
     def part(self, kind: type[Part]) -> Part:
@@ -225,7 +224,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
 @lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one
 def part_of(config: RunConfig, kind: type[Part]) -> Part:
-    """The fields of a config that ``kind`` also has, as a ``kind``."""
     values = {spec.name: getattr(config, spec.name) for spec in fields(kind)}
     if "decide_fraction" in values and not config.decides:
         values["decide_fraction"] = 0.0

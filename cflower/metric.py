@@ -145,7 +145,6 @@ def direction_of(name: str) -> bool | None:
 
 
 def is_share(name: str) -> bool:
-    """Whether a name is that of a share of 1 (or of 100)."""
     words = words_in(name)
     return not words.isdisjoint(SHARES) and words.isdisjoint(LOWER_IS_BETTER)
 

@@ -181,7 +181,6 @@ def f1_of(matrix: NDArray[np.int64]) -> Share:
 
 
 def macro_f1(matrices: NDArray[Any]) -> NDArray[np.floating]:
-    """The macro F1 of confusion matrices, shape (k, classes, classes)."""
     found = matrices.diagonal(axis1=1, axis2=2)
     held, said = matrices.sum(axis=2), matrices.sum(axis=1)
     f1 = 2 * found / np.where(held > 0, held + said, 1)

@@ -226,7 +226,6 @@ def criterion_of(config: RunConfig) -> Criterion:
 
 
 def optimizer_of(config: RunConfig) -> ServerOptimizer:
-    """How the model of a cluster follows the mean update."""
     if names_own_code(config.server_optimizer):
         own = own_object("server-optimizer", config.server_optimizer, "step")
         return cast(ServerOptimizer, own)

@@ -125,7 +125,6 @@ class Checked:
 
 
 def check_influence(key: str, value: float) -> None:
-    """Refuse a number of usual clients for which one may count that is below 1 and not 0."""
     require(
         not 0 < value < 1,
         f"Got {key}={value!r}, but expected 0 (no limit) or a number >= 1: below that, usual "

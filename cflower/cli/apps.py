@@ -66,7 +66,6 @@ def silent(text: str) -> None:
 
 
 def is_own(app: Path) -> bool:
-    """Whether this is the folder of cflower's own app."""
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
     return AppFolder.read(app).components["serverapp"] == OWN

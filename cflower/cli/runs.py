@@ -71,7 +71,6 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
 
 
 def cell_text(row: Mapping[str, Any], key: str) -> str:
-    """A value of the list; a dash where there is none."""
     value = row[key]
     if key == "mean":
         from cflower.metric import Metric
@@ -249,7 +248,6 @@ def compare(
 
 
 def runs_named(runs: Path, name: str) -> list[Path]:
-    """The run with this name, or all runs in the folder with this path."""
     from cflower.runs.run_files import find_run, run_folders
 
     inside = run_folders(Path(name).expanduser()) if Path(name).expanduser().is_dir() else []

@@ -93,7 +93,6 @@ def start_of(
 
 
 def kinds(kind: type[Any]) -> Iterator[type[Any]]:
-    """A class and all that inherit from it."""
     yield kind
     for below in kind.__subclasses__():
         yield from kinds(below)

@@ -81,7 +81,6 @@ class KeptData:
         self.cache_clear()
 
     def cache_clear(self) -> None:
-        """Drop all data."""
         self._kept, self._bytes = OrderedDict[Any, ClientData](), 0
 
     def __call__(

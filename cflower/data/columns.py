@@ -85,7 +85,6 @@ class Table:
         return 3 if name in self.images else axes_of(self.columns[name])
 
     def is_value(self, name: str) -> bool:
-        """Whether a column has one number, text or date in a row."""
         return name not in self.images and is_value(self.columns[name])
 
     @cached_property
@@ -173,7 +172,6 @@ def targets_of(table: Table, column: str) -> NDArray[np.float32]:
 
 
 def check_classes(names: tuple[str, ...], source: str) -> None:
-    """Raise a DataError for a source with fewer than two classes."""
     require_data(
         len(names) > 1,
         f"{source} has only {len(names)} class ({listed(names)}): training a classifier needs at "

@@ -109,7 +109,6 @@ def _channels_first(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _size(pixels: NDArray[Any]) -> str:
-    """Size in words, e.g. ``28x28 grey``."""
     return f"{pixels.shape[1]}x{pixels.shape[0]} {'colour' if pixels.ndim == 3 else 'grey'}"
 
 

@@ -45,12 +45,10 @@ class Examples:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes of the whole source."""
         return len(self.class_names)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input, e.g. (channels, height, width)."""
         return self.inputs.shape[1:]
 
     @property
@@ -63,7 +61,6 @@ class Examples:
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
     def with_others(self, others: "Examples") -> "Examples":
-        """These examples and then others of the same source."""
         inputs = np.concatenate((self.inputs, others.inputs))
         labels = np.concatenate((self.labels, others.labels))
         return Examples(inputs, labels, self.class_names)

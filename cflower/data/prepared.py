@@ -28,13 +28,11 @@ class ClientData:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that the examples take."""
         parts = {id(part): part for part in (self.train, self.decide, self.report)}.values()
         return sum(part.inputs.nbytes + part.labels.nbytes for part in parts)
 
     @property
     def classes_here(self) -> list[str]:
-        """The classes of which there are examples."""
         parts = self.train, self.decide, self.report
         occur = {label for part in parts for label in np.unique(part.labels)}
         return [name for label, name in enumerate(self.train.class_names) if label in occur]

@@ -104,7 +104,6 @@ class DataSettings:
 
     @property
     def is_regression(self) -> bool:
-        """Whether numbers are to be predicted, no classes."""
         return self.task == "regression"
 
     @property

@@ -77,12 +77,10 @@ def unchanged(examples: Examples, settings: DataSettings, group: int, client: in
 
 
 def rotation(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Images turned by the group's angle."""
     return replace(examples, inputs=rotated(examples.inputs, group, settings.num_groups))
 
 
 def label_swap(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Two labels of the group's own exchanged."""
     mapping = swapped_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
     return replace(examples, labels=mapping[examples.labels])
 
@@ -90,13 +88,11 @@ def label_swap(examples: Examples, settings: DataSettings, group: int, client: i
 def label_permutation(
     examples: Examples, settings: DataSettings, group: int, client: int
 ) -> Examples:
-    """All labels in the group's own order."""
     mapping = permuted_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
     return replace(examples, labels=mapping[examples.labels])
 
 
 def label_noise(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Random labels for the last group."""
     if group < settings.num_groups - 1:
         return examples
     rng = generator(settings.seed, "label-noise", client)

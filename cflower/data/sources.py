@@ -103,6 +103,5 @@ def _digits() -> Table:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name means a local folder: it exists, or it is written like a path."""
     written_like_one = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
     return written_like_one or Path(name).exists()

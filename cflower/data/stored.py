@@ -91,7 +91,6 @@ class Stored:
         return len(self.rows)
 
     def take(self, positions: NDArray[np.int64]) -> "Stored":
-        """The examples at these positions, in that order; nothing is copied."""
         return replace(self, rows=self.rows[positions])
 
     @property
@@ -156,7 +155,6 @@ class Stored:
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of the first input, such as (channels, height, width)."""
         return self.take(np.zeros(1, np.int64)).examples().input_shape
 
 

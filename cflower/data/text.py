@@ -97,6 +97,5 @@ def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, .
 
 
 def topics(documents: Table, settings: DataSettings) -> NDArray[np.object_]:
-    """The label of every document up to the first dot."""
     labels, names = labels_of(documents, label_column(documents, settings))
     return np.array([name.partition(".")[0] for name in names], dtype=object)[labels]

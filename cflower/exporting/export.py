@@ -190,7 +190,6 @@ def chosen_model(record: RunRecord, client: str, cluster: str) -> tuple[str, str
 
 
 def check_free(path: Path) -> None:
-    """Refuse a path that exists or is in no folder."""
     if path.exists():
         raise ExportError(f"{path} exists: give --output the name of a new file.")
     if not path.parent.is_dir():

@@ -30,7 +30,6 @@ def write_models(run: Path, state: CFLState, layout: Layout) -> None:
 
 
 def contents(state: CFLState, layout: Layout) -> Iterator[tuple[str, bytes]]:
-    """Each file's name and bytes."""
     for file, model in model_files(state).items():
         arrays = layout.arrays(model).items()
         yield file, save({key: np.ascontiguousarray(array) for key, array in arrays})
@@ -49,7 +48,6 @@ def model_files(state: CFLState) -> dict[str, Weights]:
 
 
 def file_of(cluster: Cluster) -> str:
-    """The file of the model that a cluster has at the end of a run."""
     return f"{'models' if cluster.trial is None else 'general'}/{cluster.name}.safetensors"
 
 

@@ -447,7 +447,6 @@ def shape_of(state: CFLState) -> object:
 
 
 def similarity_file(decision: Decision) -> tuple[str, bytes]:
-    """The name and the content of the file with a decision's similarity matrix."""
     content, clients = BytesIO(), np.array(decision.clients)
     assert decision.similarity is not None
     np.savez(content, similarity=decision.similarity.astype(np.float32), clients=clients)

@@ -107,7 +107,6 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tree_record(state: CFLState) -> Tree:
-    """``tree.json``: every cluster of the parameter tree, without its arrays."""
     clusters = state.tree.clusters
     lines = {
         name: cluster_line(clusters[name], state.members_of(clusters[name]))

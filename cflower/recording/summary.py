@@ -97,7 +97,6 @@ class RunSoFar:
 
 
 def note_split(splits: list[SplitLine], line: Line) -> None:
-    """Add a line's split, or what its clients judged, to ``splits`` of the summary."""
     if line.decision == Outcome.SPLIT:
         splits.append(SplitLine.of(line, trial=None))
     elif line.decision in TRIAL_STATUS:

@@ -82,7 +82,6 @@ def by_one_model(ways: Ways, everyone: str) -> str:
 
 
 def better_off(pair: Paired, clients: int, how: str) -> str:
-    """How many of the clients are served better."""
     if pair.better == pair.clients:
         some = "" if pair.clients == clients else " that were evaluated"
         return f"All {counted(pair.clients, 'client')}{some} are served better {how}"
@@ -165,7 +164,6 @@ def simplest(means: Mapping[str, float], compared: Mapping[str, Paired], metric:
 
 
 def size_of(pair: Paired) -> str:
-    """The size of a difference in words."""
     return difference_in_words(abs(pair.difference), pair.metric)
 
 

@@ -137,7 +137,6 @@ class Arrays:
         """By an array's id: clients share arrays, and a state keeps all of its own alive."""
 
     def put(self, array: NDArray[Any]) -> str:
-        """Add an array; its digest."""
         digest = self._digests.get(id(array)) or digest_of(array)
         self._digests[id(array)] = digest
         self.named.setdefault(digest, np.ascontiguousarray(array))

@@ -85,7 +85,6 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 
 def common_metric(runs: Group) -> Metric:
-    """The metric that leads in all runs, or a ConfigError."""
     if len({run.metric.name for run in runs}) > 1:
         named = "; ".join(f"{run.metric.name} in {run.name}" for run in runs)
         raise ConfigError(f"The runs have different leading metrics ({named}): {GIVE_METRIC}")

@@ -25,7 +25,6 @@ class Event(NamedTuple):
 
 
 def events(run: RunRecord) -> list[Event]:
-    """The events of a run by round."""
     return sorted([*joined(run), *opened(run), *moved(run)], key=lambda event: event.round)
 
 

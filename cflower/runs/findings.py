@@ -50,7 +50,6 @@ def led_by(summary: Summary, name: str) -> Summary:
 
 
 def metrics_of(summary: Summary) -> list[str]:
-    """The names of the metrics that the clients sent."""
     numbers = {name for one in summary.clients.values() for name in one.figures}
     return sorted(numbers - {f"{column}_{name}" for column in COLUMNS for name in numbers})
 
@@ -172,7 +171,6 @@ def way_lines(ways: Ways) -> list[dict[str, Any]]:
 
 
 def in_one_line(line: Mapping[str, Any], metric: Metric) -> str:
-    """One of the `way_lines` as a sentence."""
     if line["mean"] is None:
         return f"{line['words']}: {line['remark'] or NOT_MEASURED}"
     remark = f" ({line['remark']})" if line["remark"] else ""

@@ -46,7 +46,6 @@ def open_file(path: Path, most: float = inf) -> IO[bytes]:
 
 
 def read_file(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a file, as `open_file`."""
     with open_file(path, most) as file:
         return file.read(most)
 

@@ -52,7 +52,6 @@ class Record(BaseModel, defer_build=True, ser_json_inf_nan="constants"):
     """A JSON object of the run folder, checked where it is made and where it is read."""
 
     def as_json(self, indent: int | None = None, exclude: Collection[str] = ()) -> bytes:
-        """The record as JSON text that ends its line."""
         text = self.model_dump_json(indent=indent, exclude={*exclude}, ensure_ascii=True)
         return f"{text}\n".encode()
 
@@ -64,8 +63,6 @@ class Record(BaseModel, defer_build=True, ser_json_inf_nan="constants"):
 
 
 class FileRecord(Record):
-    """A whole file."""
-
     FILE: ClassVar[File]
 
 
@@ -138,16 +135,12 @@ class SplitLine(Record):
 
 
 class RefusedLine(Record):
-    """A split that its clients refused."""
-
     round: int
     cluster: str
     reason: str
 
 
 class ServedBy(Record):
-    """The model that serves a client."""
-
     model: str = "leaf"
     cluster: str
     share: Number = 0.0
@@ -347,7 +340,6 @@ def bodies(clusters: Mapping[str, ClusterLine]) -> dict[str, list[str]]:
 
 
 def sharing(clusters: Mapping[str, ClusterLine], leaf: str) -> list[str]:
-    """The other leaves that have the same layers below the output layer."""
     sets = bodies(clusters).values()
     return [other for names in sets if leaf in names for other in names if other != leaf]
 

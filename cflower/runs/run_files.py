@@ -63,7 +63,6 @@ def find_run(output_dir: Path, run: str = "") -> Path:
 
 
 def label_of(run: Path) -> str:
-    """The name that a run was given; empty without one, or if the folder cannot be read."""
     try:
         return str(json.loads((run / File.CONFIG).read_bytes()).get("name", ""))
     except (OSError, ValueError, AttributeError):

@@ -36,7 +36,6 @@ class Printed(StringIO):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of standard output."""
         return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
@@ -193,7 +192,6 @@ def method_table(ways: Ways) -> Table:
 
 
 def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:
-    """The values under each of the shown ways in words, by heading."""
     words = starred(values, ways.metric)
     return {KINDS[key].heading: text for key, text in zip(ways.shown, words, strict=True)}
 
@@ -215,7 +213,6 @@ def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str
 
 
 def shown(value: float | str | None, spec: str = "") -> str:
-    """A value, or a dash where there is none."""
     return "-" if value is None else f"{value:{spec}}"
 
 

@@ -111,7 +111,6 @@ class Ways:
 
     @property
     def personal(self) -> bool:
-        """Whether some clients are served by models of their own."""
         return any(step.clients for step in self.summary.personal.values())
 
     def __getitem__(self, key: str) -> Way:
@@ -134,7 +133,6 @@ class Ways:
 
     @property
     def methods(self) -> list[Way]:
-        """The methods that were measured, the simplest first: the baselines and the run itself."""
         ways = [self[key] for key in KINDS if key in self and key not in ("leaf", "fl")]
         return [way for way in ways if way.mean is not None]
 
@@ -157,7 +155,6 @@ class Ways:
         return against(self[key].values, other, sizes, self.metric)
 
     def in_words(self, key: str) -> str:
-        """The name of a way in lines about it."""
         return {"own": "this run", "fl": self._common_in_words}.get(key) or KINDS[key].words
 
     @property
@@ -208,7 +205,6 @@ class Paired(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the difference."""
         if self.margin is None:
             return None
         return self.difference - self.margin, self.difference + self.margin
@@ -276,7 +272,6 @@ def margin_of(differences: NDArray[np.floating], sizes: NDArray[np.floating]) ->
 
 
 def student(freedom: int) -> float:
-    """Half the width of Student's 95 % interval, in standard errors."""
     from scipy.special import stdtrit  # slow to import, and needed at the end only
 
     return float(stdtrit(freedom, 1 - LEVEL))
@@ -298,7 +293,6 @@ def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | Non
 
 
 def in_words(even: Fairness, metric: Metric) -> str:
-    """The `fairness` of one way to serve the clients."""
     spread = difference_in_words(even.spread, metric)
     return f"worst 10% of clients {metric.in_words(even.worst_tenth)}, standard deviation {spread}"
 

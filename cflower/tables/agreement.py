@@ -109,7 +109,6 @@ def why_no_categories(facts: Sequence[Facts]) -> str:
 
 
 def counts_of_values(facts: Iterable[Facts]) -> Counter[str]:
-    """At how many clients each value of a column of texts occurs."""
     return Counter(value for one in facts for value in one.get("values", ()))
 
 
@@ -236,7 +235,6 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
 
 
 def read(text: str) -> Description | None:
-    """A client's description from its JSON; None for anything else."""
     try:
         return schema().validate_json(text)
     except ValueError:  # Pydantic's errors are of this kind
@@ -255,5 +253,4 @@ def input_names(preparation: Mapping[str, Any]) -> list[str]:
 
 
 def as_text(preparation: Mapping[str, Any]) -> str:
-    """A preparation as compact JSON, for the config of messages."""
     return json.dumps(preparation, separators=(",", ":"))

@@ -49,7 +49,6 @@ def program(
 
 
 def use(program_file: str, classes: Sequence[str]) -> str:
-    """Code that predicts the rows of a CSV file."""
     and_chances = ", and the probability of each class" if classes else ""
     return USE.format(program=program_file, and_chances=and_chances)
 

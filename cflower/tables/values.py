@@ -33,7 +33,6 @@ def axes_of(column: Column) -> int:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are lists."""
     return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
@@ -85,7 +84,6 @@ def _unequal(name: str, source: str) -> str:
 
 
 def values_of(column: Column) -> list[Any]:
-    """A column as Python values, None where there is none."""
     values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return values
 
