@@ -198,10 +198,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """The run config of kebab-case keys, such as Flower's ``context.run_config``.
-
-        `ConfigError` for an unknown key (with the nearest right one), a wrong type or value.
-        """
+        """The run config of kebab-case keys, such as Flower's ``context.run_config``."""
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
@@ -232,8 +229,6 @@ def part_of(config: RunConfig, kind: type[Part]) -> Part:
 
 def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
     """The values of ``-c``, or another option, in Flower's own syntax.
-
-    `ConfigError` if the file is missing, or the text is not made of ``key=value``.
 
     >>> read_overrides(["seed=3 model='mlp'"])
     {'seed': 3, 'model': 'mlp'}

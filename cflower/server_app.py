@@ -101,10 +101,7 @@ def run(
 def train(
     strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig, about: ConfigRecord
 ) -> FinalReport:
-    """All rounds of a strategy, with ``about`` in the config of each message.
-
-    `FederationError` if no client answered the final evaluation.
-    """
+    """All rounds of a strategy, with ``about`` in the config of each message."""
     rounds, timeout = config.num_server_rounds, config.round_timeout
     report = strategy.start(grid, model, rounds, timeout, about, about).report
     if not report.clients:

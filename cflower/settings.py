@@ -68,20 +68,13 @@ def key_of(spec: "dataclasses.Field[Any]") -> str:
 def check_fields(
     settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str]" = key_of
 ) -> None:
-    """Refuse settings with a value of another type than its field, or not in its range or options.
-
-    Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
-    """
+    """Refuse settings of which a value has another type than its field, or is out of range."""
     for spec in fields(settings):
         adapted(spec, getattr(settings, spec.name), name_of(spec))
 
 
 def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
-    """The value as the field's type, such as a whole number as a float.
-
-    Raises a ConfigError with the ``key`` for a value of another type, or that is not in the field's
-    range or options. True is no number.
-    """
+    """The value as the field's type, such as a whole number as a float; True is no number."""
     kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
     if value is None and type(None) in kinds:
         return None
@@ -158,8 +151,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def check_choice(key: str, value: str, choices: Iterable[str]) -> str:
     """Return what the user wrote for a key if it is one of these.
-
-    Raises a ConfigError that names the key, all choices, and the nearest of them.
 
     >>> check_choice("shift", "rotaton", ["none", "rotation"])
     Traceback (most recent call last):

@@ -71,10 +71,7 @@ class Effort(NamedTuple):
 
 
 def clustered_strategy(strategy: Strategy) -> ClusteredFL:
-    """The app's own strategy if it is `ClusteredFL`, else one with the same messages.
-
-    `ConfigError` for a strategy that is neither nor of the kind of ``FedAvg``.
-    """
+    """The app's own strategy if it is `ClusteredFL`, else one with the same messages."""
     if isinstance(strategy, ClusteredFL):
         return with_settings(strategy, observers=(), **ALIKE)
     if not hasattr(strategy, "weighted_by_key"):

@@ -67,8 +67,7 @@ def start_of(
 ) -> Start:
     """Run a ServerApp up to the first ``start`` of a strategy, and return what that was given.
 
-    The app may ask its clients before; what it does after the run is left out. `ConfigError` if it
-    starts no strategy.
+    The app may ask its clients before; what it does after the run is left out.
     """
     names = "self", "initial_arrays", "num_rounds", "train_config", "evaluate_config"
     parameters = signature(Strategy.start)

@@ -37,8 +37,7 @@ def client_data(
     Which examples are in which part depends on the seed, the partition and its labels only.
     ``group`` is the group of a shift that the examples belong to, if it is not the client's first
     one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take minutes; all
-    else is right. Raises a ConfigError or DataError if the settings do not fit each other, the data
-    or the number of clients.
+    else is right.
     """
     stored = _dealt(settings, partition, num_partitions)
     true_group: int | str | None = None

@@ -32,9 +32,6 @@ def decoded(
     whole numbers divided by 255, floats as they are, palettes and transparency turned to RGB.
     Columns of numbers become (m, features). Errors name the source and its columns, ``names``: one,
     or one for each number of a row.
-
-    Raises a DataError if an image cannot be opened or differs from the source's first in size or
-    number of channels, or numbers are missing or infinite.
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
         make = partial(_opened, inputs, rows, source)
@@ -114,8 +111,6 @@ def _size(pixels: NDArray[Any]) -> str:
 
 def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[np.float32]:
     """Rows of numbers, one moment after the other, as time series (n, channels, length).
-
-    Raises a DataError if the inputs are no rows of numbers, or do not divide into such moments.
 
     >>> as_series(np.arange(6, dtype=np.float32)[None], 2, "a table")
     array([[[0., 2., 4.],

@@ -22,7 +22,6 @@ def changes_of(drift: str) -> tuple[Change, ...]:
     """The changes that a text lists, in order of their rounds.
 
     ``ROUND:CLIENT=GROUP`` separated by commas; rounds count from 1, clients and groups from 0.
-    Raises a ConfigError if a part has another form.
 
     >>> changes_of("20:3=1, 10:4=0")
     (Change(server_round=10, client=4, group=0), Change(server_round=20, client=3, group=1))
@@ -40,10 +39,7 @@ def changes_of(drift: str) -> tuple[Change, ...]:
 
 
 def check_changes(drift: str, num_clients: int, num_groups: int) -> None:
-    """Refuse changes of a client or to a group that does not exist.
-
-    Raises a ConfigError for the first such change.
-    """
+    """Refuse changes of a client or to a group that does not exist."""
     for server_round, client, group in changes_of(drift):
         require(
             client < num_clients and group < num_groups,

@@ -12,10 +12,7 @@ from cflower.settings import require_data
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled examples, all of one shape.
-
-    Raises a DataError if the lengths differ or a label is outside the classes.
-    """
+    """Labelled examples, all of one shape."""
 
     inputs: NDArray[np.float32]
     """Images (n, channels, height, width) with values in [0, 1], rows of numbers (n, features), or
@@ -76,8 +73,6 @@ def split(
     ``fraction`` in (0, 1) is the share of the examples to hold out, ``decide`` in [0, 1) that of
     the held-out examples that decide; with 0 there is no such part. Shares are rounded to whole
     examples; no part is empty. The same stream and labels give the same positions.
-
-    Raises a DataError with too few examples.
     """
     least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
     num_examples = len(labels)

@@ -37,8 +37,7 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
     """The training examples in a local folder.
 
     It holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
-    ``datasets.load_dataset`` reads. Raises a DataError, with the key that names the folder, if it
-    is missing, empty, cannot be read or has no training examples.
+    ``datasets.load_dataset`` reads.
     """
     name = f"{key} = {str(folder)!r}"
     require_data(
@@ -90,7 +89,7 @@ def training_files(
     """Those files that folder or file names mark as training examples; all, if none is marked.
 
     With ``class_folders`` the innermost folder is a class, whatever its name, unless all of them
-    are named like splits. Raises a DataError if there are test or validation examples only.
+    are named like splits.
     """
     inner = {path.parent.name for path in files}
     depth = -2 if class_folders and not inner <= {*chain.from_iterable(WORDS.values())} else -1

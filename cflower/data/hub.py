@@ -33,7 +33,6 @@ def load_hub(name: str) -> Table:
     """The training examples of a public data set of the Hub, or of the local cache.
 
     ``NAME@REVISION`` names one revision: a tag, or a commit, which stays as it is.
-    Raises a DataError if there is none of this name, or the Hub cannot be reached.
     """
     repository, _, revision = name.partition("@")
     try:
@@ -49,10 +48,7 @@ def load_hub(name: str) -> Table:
 
 
 def training_part(parts: Any, name: str) -> Table:
-    """The table of a ``datasets.Dataset``, or of the part ``train`` of several.
-
-    Raises a DataError if there is no such part.
-    """
+    """The table of a ``datasets.Dataset``, or of the part ``train`` of several."""
     if isinstance(parts, Mapping):
         require_data(
             "train" in parts,

@@ -11,11 +11,7 @@ from cflower.settings import require_data
 
 
 def read_archives(name: str, files: list[Path]) -> dict[str, NDArray[Any]]:
-    """The arrays that all archives of a folder have, joined.
-
-    Raises a DataError if an archive cannot be read, or its arrays have another shape or type than
-    those of the same name in the others.
-    """
+    """The arrays that all archives of a folder have, joined."""
     archives = [_read(file) for file in files]
     names = [key for key in archives[0] if all(key in archive for archive in archives)]
     require_data(

@@ -39,9 +39,6 @@ def load_own_data(
     Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
     only from a group column. Which examples are in which part depends on the seed and on
     the content of the folder only, so they are the same after a restart.
-
-    Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
-    classes.
     """
     table = load_folder(Path(path).expanduser(), key)
     if settings.is_text:

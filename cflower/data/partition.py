@@ -37,7 +37,7 @@ def deal_out(source: Stored, num_clients: int, settings: DataSettings) -> Positi
 
     The source is shuffled, as `cflower.data.sources.load_source` returns it. The positions cover
     it, except for surplus topics and natural ids and, with shards, a remainder smaller than the
-    number of shards. Raises a DataError if the examples do not suffice for so many clients.
+    number of shards.
     """
     if settings.shift != "topic":
         return _deal(source, num_clients, settings)

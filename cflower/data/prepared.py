@@ -59,10 +59,7 @@ def prepared(parts: Sequence[Examples], group: int | str | None, standardise: st
 
 
 def standardised(parts: Sequence[Examples]) -> list[Examples]:
-    """All parts by the mean and deviation of every column of the first; constant columns are 0.
-
-    Raises a DataError if the inputs are no rows of numbers.
-    """
+    """All parts by the mean and deviation of every column of the first; constant columns are 0."""
     train = parts[0]
     require_data(
         train.inputs.ndim == 2 and train.labels.ndim == 1,

@@ -19,7 +19,7 @@ def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.i
 
     Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it.
     Pairs are different for every group, and share no label as long as there are two labels per
-    group. Raises a DataError if there are more groups than pairs of labels.
+    group.
     """
     require_data(
         num_groups <= comb(num_classes, 2),
@@ -43,7 +43,6 @@ def permuted_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.
 
     Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it; no
     two rows are equal. With at most as many groups as classes, no two groups agree on any label.
-    Raises a DataError if there are more groups than permutations.
 
     Differences: the paper draws permutations at random, which may by chance agree on labels.
     Here they are distinct turns of one random circle of labels; groups beyond the number of
@@ -76,9 +75,6 @@ def held_classes(
     Without `missing_labels`, each group holds its own random share of the classes (cf. the
     congruent clients of section VI-B: digits 0 to 4 and 5 to 9). With them, a group lacks
     those and holds all others (the article: ``"1,3,7;2,5,8;4,6,9"``).
-
-    Raises a ConfigError if `missing_labels` has not one part per group, or names an unknown class,
-    and a DataError if there are fewer classes than groups, or a group would lack every class.
 
     >>> held_classes(("a", "b", "c"), 2, 0, "a,b;c")
     ((2,), (0, 1))

@@ -24,8 +24,6 @@ class DataSettings:
     """The source of the examples, how they are dealt out, and how clients are made to differ.
 
     Field ``label_column`` is the key ``label-column``; `pyproject.toml` explains each.
-
-    Raises a ConfigError if a value is unknown or out of range, or two do not fit together.
     """
 
     dataset: str = "digits"
@@ -116,8 +114,6 @@ class DataSettings:
 
 def sizes_in(group_sizes: str) -> tuple[int, ...]:
     """The sizes of groups in a text; none in an empty one.
-
-    Raises a ConfigError if it is no list of whole numbers above 0.
 
     >>> sizes_in("6,4,2")
     (6, 4, 2)

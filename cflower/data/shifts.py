@@ -33,8 +33,7 @@ from cflower.settings import require, require_data
 def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple[int, ...]:
     """The group of every client, from 0 to num_groups - 1: contiguous blocks.
 
-    Without `group_sizes` they are as equal as can be, the larger ones first. Raises a ConfigError
-    if the groups and the clients do not fit.
+    Without `group_sizes` they are as equal as can be, the larger ones first.
 
     >>> groups_of(5, 2)
     (0, 0, 0, 1, 1)
@@ -64,9 +63,7 @@ def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple
 def apply_shift(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
     """The examples dealt to one client as a member of its group sees them.
 
-    ``client`` is its partition: each client has its own stream of label noise. Raises a ConfigError
-    if ``missing-labels`` does not fit the groups, or the groups of "nested" do not come in pairs,
-    and a DataError if the data do not suffice: too few classes, no images, or no example left.
+    ``client`` is its partition: each client has its own stream of label noise.
     """
     return SHIFTED[settings.shift](examples, settings, group, client)
 
@@ -116,8 +113,8 @@ def label_subset(examples: Examples, settings: DataSettings, group: int, client:
 def nested(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
     """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
 
-    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels,
-    the same two in every pair. Raises a ConfigError if the number of groups is odd.
+    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels, the
+    same two in every pair.
     """
     num_groups = settings.num_groups
     require(
@@ -148,8 +145,8 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
     """Images, shape (n, channels, height, width), turned by 360 * group / num_groups degrees.
 
     Anticlockwise; the lab turns half of its clients' images by 180 degrees: that is two groups.
-    Quarter turns of square images are exact; other angles interpolate linearly and keep the
-    image's size. Raises a DataError if the inputs are no images.
+    Quarter turns of square images are exact; other angles interpolate linearly and keep the image's
+    size.
     """
     require_data(
         images.ndim == 4,

@@ -26,9 +26,6 @@ def load_source(settings: DataSettings) -> Stored:
     Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word
     prediction of its texts, see `cflower.data.text`. Labels are numbered over the whole source, so
     that every partition has the same classes.
-
-    Raises a DataError or ConfigError if there is no such source, or it has no training examples, no
-    labels or one class only.
     """
     table = _by_name(settings.dataset.removeprefix("text:"))
     source = (windows if settings.is_text else Stored.of)(table, settings)
@@ -59,9 +56,6 @@ def own_table(name: str) -> Table:
       channels, height, width), and (n,), of whole numbers or texts;
     - a mapping from column name to such arrays, for data with more columns;
     - a table: pandas, polars, pyarrow, or ``datasets.Dataset`` or ``DatasetDict``.
-
-    Raises a ConfigError if there is no such function or it raises, and a DataError if it returns
-    anything else.
     """
     source = f"dataset = {name!r}"
     result = called("dataset", name, own_function("dataset", name))

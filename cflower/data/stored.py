@@ -49,11 +49,7 @@ class Stored:
 
     @classmethod
     def of(cls, table: Table, settings: DataSettings) -> "Stored":
-        """The examples of a table.
-
-        Raises a DataError if it has no labels or inputs, lacks a column that a setting names, or
-        its columns differ in length.
-        """
+        """The examples of a table."""
         label = label_column(table, settings)
         inputs = input_columns(table, settings, label)
         metadata = metadata_of(table, settings)
@@ -132,8 +128,7 @@ class Stored:
     def examples(self, preparation: str = "") -> Examples:
         """All of them, decoded; those of a table by a preparation (`cflower.tables`).
 
-        Without one, by what these examples alone show, and not scaled. Raises a DataError if an
-        input cannot be decoded, or differs in shape from the source's first.
+        Without one, by what these examples alone show, and not scaled.
         """
         if self.table:
             inputs = self._prepared(preparation)

@@ -40,8 +40,7 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     """Windows of text, each within one document, as the numbers of their tokens.
 
     The documents have a column ``text``; labels are the inputs, one token on. A vocabulary (the
-    ``class_names`` of an earlier call) numbers the tokens as there. Raises a DataError if no text
-    is longer than a window.
+    ``class_names`` of an earlier call) numbers the tokens as there.
     """
     cut, most, length = TOKENS[settings.tokens]
     metadata = metadata_of(documents, settings)

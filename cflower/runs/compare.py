@@ -60,8 +60,7 @@ def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
 def comparison_table(groups: Sequence[Group]) -> Table:
     """One column for each group of runs: the keys in which they differ, then their measures.
 
-    Of several runs these are the mean and the standard deviation. Raises a ConfigError if another
-    metric leads in one of the runs.
+    Of several runs these are the mean and the standard deviation.
     """
     metric = common_metric(list(chain.from_iterable(groups)))
     measures = [list(map(measures_of, group)) for group in groups]

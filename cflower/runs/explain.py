@@ -48,10 +48,7 @@ class Explanation(NamedTuple):
 
 
 def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Explanation:
-    """Why each cluster was split or not, or would be with valid other values of `ASKED`.
-
-    Raises a ConfigError for other keys, and a RunFolderError if the run has no round yet.
-    """
+    """Why each cluster was split or not, or would be with valid other values of `ASKED`."""
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:

@@ -55,10 +55,7 @@ def metrics_of(summary: Summary) -> list[str]:
 
 
 def chosen_metric(name: str, sent: list[str]) -> Metric:
-    """The metric that ``--metric`` names; ``:lower`` or ``:higher`` after it is its direction.
-
-    Raises a `RunFolderError` if no client sent it, or if its direction is not known.
-    """
+    """The metric that ``--metric`` names; ``:lower`` or ``:higher`` after it is its direction."""
     bare, _, direction = name.rpartition(":")
     higher = {"lower": False, "higher": True}.get(direction)
     if name in sent or higher is None:

@@ -31,10 +31,7 @@ def run_folders(output_dir: Path) -> list[Path]:
 
 
 def find_run(output_dir: Path, run: str = "") -> Path:
-    """The run folder for a path, a unique beginning of an id, a name, or "" for the newest.
-
-    Raises a `RunFolderError` if there is no such run, or more than one.
-    """
+    """The run folder for a path, a unique beginning of an id, a name, or "" for the newest."""
     given = Path(run or output_dir).expanduser()
     if (given / File.CONFIG).is_file():
         return given

@@ -89,8 +89,7 @@ def append_lines(path: Path, lines: bytes, *, lasting: bool = True) -> None:
 def locked(run: Path) -> IO[bytes]:
     """Lock a run folder for this process until the returned file is closed.
 
-    Raises `RunFolderError` if another process has the lock. Without effect on systems and file
-    systems without such locks.
+    Without effect on systems and file systems without such locks.
     """
     file = os.fdopen(no_link(str(run / LOCK), os.O_RDWR | os.O_CREAT), "r+b")
     try:

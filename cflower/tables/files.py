@@ -95,10 +95,7 @@ def name_of(place: Path) -> str:
 
 
 def joined(name: str, tables: dict[str, pa.Table]) -> pa.Table:
-    """The rows of all tables, which are named by their files' places in the folder.
-
-    Raises a DataError if one has no rows, or other columns than most.
-    """
+    """The rows of all tables, which are named by their files' places in the folder."""
     check_names(name, tables)
     for place, table in tables.items():
         require_data(len(table) > 0, f"{name} has no rows in {place}: fill or remove this file.")

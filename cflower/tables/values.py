@@ -40,8 +40,6 @@ def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
     """A column of numbers or equally nested lists of numbers as one array, shape (n, ...).
 
     Missing numbers of a plain column are NaN.
-
-    Raises a DataError if its lists have different lengths or missing values.
     """
     if isinstance(column, np.ndarray):
         return column
