@@ -129,7 +129,12 @@ def agree_on_model(
 
     def problem_with(facts: Mapping[str, Any]) -> str:
         problem = spec.problem_with(facts) or seed_problem(facts)
-        return problem or (preparation and table_problem(facts, preparation)) or ""
+        if problem or not preparation:
+            return problem
+        description = read(facts.get(TABLE, ""))
+        if description is None:
+            return "its data are no table of numbers and texts, as those of the others are"
+        return unfit(description, preparation)
 
     roll_call.require(problem_with)
     roll_call.gather(grid, config.min_available_nodes)
@@ -176,14 +181,6 @@ def preparation_of(
         "Name the columns to learn from with input-columns.",
     )
     return preparation
-
-
-def table_problem(facts: Mapping[str, Any], preparation: Mapping[str, Any]) -> str:
-    """Why a client's table does not fit the others'; empty if it does."""
-    description = read(facts.get(TABLE, ""))
-    if description is None:
-        return "its data are no table of numbers and texts, as those of the others are"
-    return unfit(description, preparation)
 
 
 def strategy_of(

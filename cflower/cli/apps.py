@@ -108,11 +108,8 @@ def own_app(
     load = partial(resolve_name, "cflower.client_app:app")
     grid = grid_for(num_clients, workers, load, ["PIL.PngImagePlugin", "cflower.client_app"])
     values = config.as_keys() | {"output-dir": str(config.output_path.absolute())}
-    return Runnable(True, values, num_clients, grid, own_component)
-
-
-def own_component(name: str) -> Any:
-    return resolve_name(f"cflower.{name.removesuffix('app')}_app:app")
+    components = {"serverapp": "cflower.server_app:app", "clientapp": "cflower.client_app:app"}
+    return Runnable(True, values, num_clients, grid, lambda name: resolve_name(components[name]))
 
 
 def grid_for(

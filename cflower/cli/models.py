@@ -121,27 +121,22 @@ def path_table(assignment: "Assignment") -> "Table":
 
 def assignment_sentence(assignment: "Assignment") -> str:
     """The result of Algorithm 4."""
-    stranger_at = assignment.stranger_at
-    if stranger_at is None:
-        sentence = f"The newcomer belongs to cluster {assignment.cluster}."
-        return f"{sentence} {personal_sentence(assignment)}".rstrip()
-    return (
-        f"The newcomer resembles no cluster: at cluster {stranger_at.cluster} its largest "
-        f"similarity is {stranger_at.similarity:+.3f}, and members have more than "
-        f"{stranger_at.bar:+.3f}. The best model for it is that of cluster "
-        f"{assignment.best.cluster}."
-    )
-
-
-def personal_sentence(assignment: "Assignment") -> str:
-    """The meaning of the leaf's personal step for a newcomer; empty without one."""
-    step = assignment.personal
+    stranger_at, step = assignment.stranger_at, assignment.personal
+    if stranger_at is not None:
+        return (
+            f"The newcomer resembles no cluster: at cluster {stranger_at.cluster} its largest "
+            f"similarity is {stranger_at.similarity:+.3f}, and members have more than "
+            f"{stranger_at.bar:+.3f}. The best model for it is that of cluster "
+            f"{assignment.best.cluster}."
+        )
+    sentence = f"The newcomer belongs to cluster {assignment.cluster}."
     if not assignment.share or step is None:
-        return ""
+        return sentence
     return (
-        f"The members of this cluster have models of their own: with its {assignment.num_train} "
-        f"training examples, {assignment.share:.0%} of a model that it trains by itself for "
-        f"{step.length} rounds from the cluster's model serves the newcomer, else that model."
+        f"{sentence} The members of this cluster have models of their own: with its "
+        f"{assignment.num_train} training examples, {assignment.share:.0%} of a model that it "
+        f"trains by itself for {step.length} rounds from the cluster's model serves the newcomer, "
+        "else that model."
     )
 
 

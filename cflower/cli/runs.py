@@ -4,8 +4,7 @@ import csv
 import json
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,8 +165,10 @@ def report(
     from cflower.runs.run_files import find_run
 
     folder = find_run(runs.expanduser(), run)
-    with writing(folder, "RUN"):
+    try:
         path = write_report(folder, metric)
+    except OSError as error:
+        raise ConfigError(f"Cannot write RUN {folder}: {error.strerror or error}.") from None
     print(f"Report: {line(path)}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
@@ -269,14 +270,3 @@ def print_comparison(
         lines[MOST_PAIRS:] = [f"{more} more pairs of runs: add --json."] if more > 0 else []
     for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
-
-
-@contextmanager
-def writing(path: Path, option: str) -> Iterator[None]:
-    """Turn an error of writing a file into a `ConfigError`."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot write {option} {path}: {error.strerror or error}. Give another place."
-        ) from None

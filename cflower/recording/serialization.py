@@ -1,13 +1,12 @@
 """The content of a run folder as plain values: a round's lines, the tree, a client's data."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
-from cflower.algorithm.tree import Cluster
 from cflower.messages.claims import PREVIEW
 from cflower.messages.metrics import ClientMetrics
 from cflower.ordering import in_order, only, without
@@ -107,23 +106,18 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tree_record(state: CFLState) -> Tree:
-    clusters = state.tree.clusters
-    lines = {
-        name: cluster_line(clusters[name], state.members_of(clusters[name]))
-        for name in in_order(clusters)
-    }
-    return Tree(clusters=lines, unassigned=dict(state.tree.unassigned))
-
-
-def cluster_line(cluster: Cluster, members: Sequence[str]) -> ClusterLine:
-    return ClusterLine.of(
-        cluster,
-        members=list(members),
-        edge_clients=list(cluster.edge),
-        general=cluster.trial is not None,
-        trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),
-        undone=[TrialLine.of(trial, until=trial.judged) for trial in cluster.undone],
-    )
+    clusters = {}
+    for name in in_order(state.tree.clusters):
+        cluster = state.tree.clusters[name]
+        clusters[name] = ClusterLine.of(
+            cluster,
+            members=list(state.members_of(cluster)),
+            edge_clients=list(cluster.edge),
+            general=cluster.trial is not None,
+            trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),
+            undone=[TrialLine.of(trial, until=trial.judged) for trial in cluster.undone],
+        )
+    return Tree(clusters=clusters, unassigned=dict(state.tree.unassigned))
 
 
 def client_values(measured: ClientMetrics) -> dict[str, float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.state import CFLState, Personal
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
 from cflower.recording.model_files import file_of, personal_files
@@ -154,7 +154,16 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "metrics": scalars(report.metrics),
         "pooled": report.pooled,
         "fairness": {way: figures for way, figures in even.items() if figures},
-        "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
+        "personal": {
+            leaf: PersonalLine.of(
+                step,
+                kappa=step.kappa if step.accepted else None,  # for the leaf's model it is ∞
+                start=START if step.accepted else None,
+                length=step.trainings,
+                clients=len(step.models),
+            )
+            for leaf, step in report.state.personal.items()
+        },
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(placed, report.state.tree) if most else None,
     }
@@ -194,17 +203,6 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> ServedB
     else:
         kind, file = "leaf" if cluster.is_leaf else "above", file_of(cluster)
     return ServedBy(model=kind, cluster=cluster.name, share=0.0, start=None, file=file)
-
-
-def personal_line(step: Personal) -> PersonalLine:
-    """The personal step of a leaf in ``summary.json``; κ is null for the leaf's model (∞)."""
-    return PersonalLine.of(
-        step,
-        kappa=step.kappa if step.accepted else None,
-        start=START if step.accepted else None,
-        length=step.trainings,
-        clients=len(step.models),
-    )
 
 
 def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:

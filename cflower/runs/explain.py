@@ -19,6 +19,7 @@ from cflower.runs.events import events
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
+from cflower.settings import key_of
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
@@ -60,7 +61,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Expla
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
             "one."
         )
-    given = rule_of({**run.criterion, **asked})
+    names = {key_of(spec): spec.name for spec in fields(NormCriterion)}
+    criterion = {**run.criterion, **asked}
+    given = NormCriterion(**{names[key]: criterion[key] for key in names.keys() & criterion.keys()})
     values = ", ".join(f"{key} = {value}" for key, value in asked.items())
     answers = {name: what_if(run, name, given) for name in run.by_cluster}
     question = f"What if the norm criterion had decided, with {values}?"
@@ -128,12 +131,6 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
             could = f"{'would' if outcome else 'might'} have split in round {line.round}"
             return f"Cluster {cluster} ({was}): {could}: {reason}."
     return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
-
-
-def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
-    """The criterion with these settings; `NormCriterion`'s defaults for those that are missing."""
-    names = {field.name.replace("_", "-"): field.name for field in fields(NormCriterion)}
-    return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
 
 
 def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> tuple[Outcome | None, str]:

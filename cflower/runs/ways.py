@@ -155,11 +155,8 @@ class Ways:
         return against(self[key].values, other, sizes, self.metric)
 
     def in_words(self, key: str) -> str:
-        return {"own": "this run", "fl": self._common_in_words}.get(key) or KINDS[key].words
-
-    @property
-    def _common_in_words(self) -> str:
-        """The mean of the leaves' models, or θ* of a split that is final."""
+        if key != "fl":
+            return "this run" if key == "own" else KINDS[key].words
         summary = self.summary
         if any(split.cluster == ROOT and split.trial for split in summary.lasting):
             return f"{MEAN_MODEL} (not conventional FL)"
