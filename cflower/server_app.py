@@ -197,7 +197,12 @@ def strategy_of(
         settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
         settings[name] = None if settings[name] else False
-    settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer_of(config)}
+    rate, momentum = config.server_learning_rate or None, config.server_momentum
+    if names_own_code(config.server_optimizer):
+        optimizer = own_object("server-optimizer", config.server_optimizer, "step")
+    else:
+        optimizer = ServerOptimizer(config.server_optimizer, rate, momentum)
+    settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer}
     settings |= {"observers": observers, "roll_call": roll_call}
     if config.method == "ifca":
         return IFCA(**settings)
@@ -217,14 +222,6 @@ def criterion_of(config: RunConfig) -> Criterion:
     if names_own_code(config.split_criterion):
         return cast(Criterion, own_object("split-criterion", config.split_criterion, "decide"))
     return config.part(NormCriterion)
-
-
-def optimizer_of(config: RunConfig) -> ServerOptimizer:
-    if names_own_code(config.server_optimizer):
-        own = own_object("server-optimizer", config.server_optimizer, "step")
-        return cast(ServerOptimizer, own)
-    learning_rate = config.server_learning_rate or None
-    return ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum)
 
 
 def initial_model(config: RunConfig, kind: DataSpec, number: int = 0) -> ArrayRecord:

@@ -79,8 +79,12 @@ def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     if value is None and type(None) in kinds:
         return None
     if float in kinds or int in kinds:
-        bounds = spec.metadata.get("range", Range({}))
-        return adapted_number(value, key, bounds, whole=float not in kinds)
+        bounds, whole = spec.metadata.get("range", Range({})), float not in kinds
+        kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        expected = f"{noun} {bounds}".strip()
+        require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
+        return value if whole else float(value)
     options = spec.metadata.get("options")
     if bool in kinds:
         require(isinstance(value, bool), wrong(key, value, "true or false"))
@@ -89,15 +93,6 @@ def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     if options and not (spec.metadata["own_code"] and names_own_code(value)):
         check_choice(key, value, options)
     return value
-
-
-def adapted_number(value: Any, key: str, bounds: Range, *, whole: bool) -> int | float:
-    """A finite number in its range, as a float unless it has to be a ``whole`` number."""
-    kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
-    fits = isinstance(value, kind) and not isinstance(value, bool)
-    expected = f"{noun} {bounds}".strip()
-    require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
-    return value if whole else float(value)
 
 
 def wrong(key: str, value: object, expected: str) -> str:

@@ -8,11 +8,8 @@ def plain_log(*, progress_only: bool = False) -> None:
     from cflower.messages.flower import console_handler
 
     console_handler.format = plain_line  # type: ignore[method-assign]
-    console_handler.filters = [is_progress] if progress_only else []
-
-
-def is_progress(record: LogRecord) -> bool:
-    return record.levelno >= WARNING or hasattr(record, "progress")
+    shown = [lambda record: record.levelno >= WARNING or hasattr(record, "progress")]
+    console_handler.filters = shown if progress_only else []
 
 
 def plain_line(record: LogRecord) -> str:

@@ -227,8 +227,13 @@ def compare(
     from cflower.recording.resume import WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
     from cflower.runs.record import RunRecord
+    from cflower.runs.run_files import find_run, run_folders
 
-    folders = [folder for name in names for folder in runs_named(runs.expanduser(), name)]
+    folders = list[Path]()
+    for name in names:
+        given = Path(name).expanduser()
+        inside = run_folders(given) if given.is_dir() else []
+        folders += inside or [find_run(runs.expanduser(), name)]
     require(len(folders) > 1, "Got one run, but expected two or more to compare.")
     records = [RunRecord.read(folder, metric) for folder in folders]
     for record in records:  # in a key without an effect runs do not differ
@@ -246,13 +251,6 @@ def compare(
         ],
     }
     return print(json.dumps(content, indent=1))
-
-
-def runs_named(runs: Path, name: str) -> list[Path]:
-    from cflower.runs.run_files import find_run, run_folders
-
-    inside = run_folders(Path(name).expanduser()) if Path(name).expanduser().is_dir() else []
-    return inside or [find_run(runs, name)]
 
 
 def print_comparison(

@@ -27,24 +27,23 @@ def load_source(settings: DataSettings) -> Stored:
     prediction of its texts, see `cflower.data.text`. Labels are numbered over the whole source, so
     that every partition has the same classes.
     """
-    table = _by_name(settings.dataset.removeprefix("text:"))
+    name = settings.dataset.removeprefix("text:")
+    written_like_a_path = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
+    if name == "digits":
+        table = _digits()
+    elif written_like_a_path or Path(name).exists():
+        table = load_folder(Path(name).expanduser())
+    elif names_own_code(name):
+        table = own_table(name)
+    else:
+        from cflower.data.hub import load_hub  # imports `datasets`
+
+        table = load_hub(name)
     source = (windows if settings.is_text else Stored.of)(table, settings)
     if not settings.is_regression:
         check_classes(source.class_names, source.name)
     order = generator(settings.seed, "source").permutation(len(source))
     return source.take(order[: settings.dataset_size or None])
-
-
-def _by_name(name: str) -> Table:
-    if name == "digits":
-        return _digits()
-    if _is_path(name):
-        return load_folder(Path(name).expanduser())
-    if names_own_code(name):
-        return own_table(name)
-    from cflower.data.hub import load_hub  # imports `datasets`
-
-    return load_hub(name)
 
 
 def own_table(name: str) -> Table:
@@ -94,8 +93,3 @@ def _digits() -> Table:
         "label": rows[:, -1].astype(np.int64),
     }
     return Table("digits", columns, {"label": tuple("0123456789")})
-
-
-def _is_path(name: str) -> bool:
-    written_like_one = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
-    return written_like_one or Path(name).exists()

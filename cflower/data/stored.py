@@ -131,22 +131,20 @@ class Stored:
         Without one, by what these examples alone show, and not scaled.
         """
         if self.table:
-            inputs = self._prepared(preparation)
+            from cflower.tables.agreement import alone
+            from cflower.tables.preparation import inputs_of
+
+            known = json.loads(preparation) if preparation else None
+            try:
+                known = known or alone(self.described(np.arange(len(self))))
+                inputs = inputs_of(known, self.columns())
+            except ValueError as error:
+                raise DataError(f"{self.name}: {error}; correct it.") from None
             return Examples(inputs, self.labels, self.class_names)
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names)
         if self.series_channels:
             inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)
-
-    def _prepared(self, preparation: str) -> NDArray[np.float32]:
-        from cflower.tables.agreement import alone
-        from cflower.tables.preparation import inputs_of
-
-        known = json.loads(preparation) if preparation else None
-        try:
-            return inputs_of(known or alone(self.described(np.arange(len(self)))), self.columns())
-        except ValueError as error:
-            raise DataError(f"{self.name}: {error}; correct it.") from None
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:

@@ -70,7 +70,9 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     )
     cut_up = np.concatenate(parts)  # shape: (n, length + 1)
     if settings.shift == "topic":
-        metadata[TOPIC] = topics(documents, settings)
+        # The label of every document up to the first dot.
+        labels, topics = labels_of(documents, label_column(documents, settings))
+        metadata[TOPIC] = np.array([name.partition(".")[0] for name in topics], object)[labels]
     return Stored(
         documents.name,
         cut_up[:, :-1].astype(np.float32),
@@ -93,8 +95,3 @@ def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, .
     del counts[UNKNOWN]
     frequent = sorted(counts, key=lambda token: (-counts[token], token))
     return (UNKNOWN, *frequent[: most - 1])
-
-
-def topics(documents: Table, settings: DataSettings) -> NDArray[np.object_]:
-    labels, names = labels_of(documents, label_column(documents, settings))
-    return np.array([name.partition(".")[0] for name in names], dtype=object)[labels]

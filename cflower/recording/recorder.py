@@ -144,7 +144,8 @@ class Recorder(Observer):
         checkpoint_interval: int = 0,
     ) -> None:
         output = Path(output_dir).expanduser()
-        if not started_by_flower():
+        # Flower starts a ServerApp in a working folder that is not the user's.
+        if not Path(sys.argv[0]).name.startswith(("flwr", "flower")):
             output = output.absolute()
         if not output.is_absolute():
             raise RunFolderError(
@@ -234,7 +235,10 @@ class Recorder(Observer):
                 self._not_lasting.add(self.path / name)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
             last = report.server_round == report.num_rounds
-            if last or self._is_due(report) or shape_of(report.state) != self._shape:
+            due = time.monotonic() >= self._next
+            if self._interval:
+                due = report.server_round >= self._saved + self._interval
+            if last or due or shape_of(report.state) != self._shape:
                 self._save_state()
             elif not many:
                 self._write_summary(report.server_round, report, lasting=False)
@@ -243,11 +247,6 @@ class Recorder(Observer):
             self._write_report(live=True)
             took = time.monotonic() - began
             self._report_due = began + max(REPORT_EVERY, REPORT_TIMES * took)
-
-    def _is_due(self, report: RoundReport) -> bool:
-        if self._interval:
-            return report.server_round >= self._saved + self._interval
-        return time.monotonic() >= self._next
 
     def _save_state(self) -> None:
         """Write the state after the last round, unless it is written already."""
@@ -427,11 +426,6 @@ class Recorder(Observer):
         written = record.as_json(indent)
         replace_file(self.path / record.FILE, written, lasting=lasting)
         return written
-
-
-def started_by_flower() -> bool:
-    """Whether Flower started this process, in a working folder that is not the user's."""
-    return Path(sys.argv[0]).name.startswith(("flwr", "flower"))
 
 
 def shape_of(state: CFLState) -> object:

@@ -59,8 +59,12 @@ class RunSoFar:
         self.members[line.cluster] = line.members
         for client, metrics in line.clients.items():
             self.clients.setdefault(client, {}).update(metrics)
-        note_split(self.splits, line)
-        if line.decision == Outcome.REFUSED:
+        if line.decision == Outcome.SPLIT:
+            self.splits.append(SplitLine.of(line, trial=None))
+        elif line.decision in TRIAL_STATUS:
+            newest = {split.cluster: split for split in self.splits}[line.cluster]
+            newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
+        elif line.decision == Outcome.REFUSED:
             self.refused.append(RefusedLine.of(line))
         self.last = line
         if line.decision not in TRIAL_STATUS:
@@ -94,14 +98,6 @@ class RunSoFar:
             **result,
             **fields,
         )
-
-
-def note_split(splits: list[SplitLine], line: Line) -> None:
-    if line.decision == Outcome.SPLIT:
-        splits.append(SplitLine.of(line, trial=None))
-    elif line.decision in TRIAL_STATUS:
-        newest = {split.cluster: split for split in splits}[line.cluster]
-        newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
 
 
 def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:

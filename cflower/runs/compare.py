@@ -73,7 +73,9 @@ def comparison_table(groups: Sequence[Group]) -> Table:
     rows[MEAN] = [
         value + mark for value, mark in zip(rows[MEAN], stars(measures, metric), strict=True)
     ]
-    rows[MEAN_OF] = list(map(clients_in_mean, measures))
+    for place, several in enumerate(measures):
+        known, members = (sum(one[key] for one in several) for key in ("evaluated", "clients"))
+        rows[MEAN_OF][place] = of_all(known, members).removeprefix("of ") or "-"
     for key, values in differing(groups).items():
         heading = f"{key} (config)" if key in rows else key
         table.add_row(heading, *map(Text, map(str, values)))
@@ -130,12 +132,6 @@ def cell(measures: Sequence[Mapping[str, Any]], key: str, show: Show, deviation:
         return "-"
     text = show(fmean(values))
     return f"{text} ± {deviation(stdev(values))}" if len({*values}) > 1 else text
-
-
-def clients_in_mean(measures: Sequence[Mapping[str, Any]]) -> str:
-    """The number of clients with a figure, over all runs; a dash if all have one."""
-    known, members = (sum(one[key] for one in measures) for key in ("evaluated", "clients"))
-    return of_all(known, members).removeprefix("of ") or "-"
 
 
 def stars(measures: Sequence[Sequence[Mapping[str, Any]]], metric: Metric) -> list[str]:

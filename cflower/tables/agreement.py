@@ -39,12 +39,15 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
     numbers, categories = dict[str, list[float]](), dict[str, list[str]]()
     unused = dict[str, str]()
     for name, facts in said.items():
-        usual = of_the_usual_kind(facts)
+        # Clients without a value show no kind, unless nobody has one.
+        kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
+        kind = kinds.most_common(1)[0][0] if kinds else "empty"
+        usual = [one for one in facts if one["kind"] == kind]
         if 2 * len(facts) <= len(clients):
             unused[name] = f"at {len(facts)} of {len(clients)} clients only"
         elif reason := why_no_input(usual, named=named):
             unused[name] = reason
-        elif usual[0]["kind"] == "number":
+        elif kind == "number":
             numbers[name] = mean_and_deviation(usual)
         else:
             categories[name] = values_of(usual)
@@ -61,16 +64,6 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
 def alone(description: Description | None) -> dict[str, Any]:
     """The preparation that one client's table alone would have, not scaled, with its ids."""
     return agree({"": description or {}}, scaled=False, named=True)
-
-
-def of_the_usual_kind(facts: Sequence[Facts]) -> Sequence[Facts]:
-    """What the clients say of a column that have it in the kind that most of them have.
-
-    Those without a value have no kind, unless nobody has one.
-    """
-    kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
-    usual = kinds.most_common(1)[0][0] if kinds else "empty"
-    return [one for one in facts if one["kind"] == usual]
 
 
 def why_no_input(facts: Sequence[Facts], *, named: bool) -> str:
