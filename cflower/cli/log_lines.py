@@ -8,8 +8,9 @@ def plain_log(*, progress_only: bool = False) -> None:
     from cflower.messages.flower import console_handler
 
     console_handler.format = plain_line  # type: ignore[method-assign]
-    shown = [lambda record: record.levelno >= WARNING or hasattr(record, "progress")]
-    console_handler.filters = shown if progress_only else []
+    console_handler.filters = []
+    if progress_only:
+        console_handler.addFilter(lambda r: r.levelno >= WARNING or hasattr(r, "progress"))
 
 
 def plain_line(record: LogRecord) -> str:
