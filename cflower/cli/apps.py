@@ -12,7 +12,6 @@ import typer
 from cflower.settings import require
 
 if TYPE_CHECKING:
-    from cflower.recording.recorder import Recorder
     from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
 MANY_CLIENTS = 50
@@ -40,13 +39,6 @@ class Runnable(NamedTuple):
     grid_type: "Callable[..., InlineGrid]"
     load: Callable[[str], Any]
     """Imports the component "serverapp" or "clientapp"."""
-
-    def recorder(self, runs: Path, resume: str = "") -> "Recorder":
-        """A Recorder that prints nothing, once the app is loaded: its name is then known."""
-        from cflower.recording.recorder import Recorder
-
-        label = "cflower" if self.is_own else ""
-        return Recorder(runs, self.config, app=label, resume=resume, say=silent)
 
     def simulate(self, server_app: Callable[..., Any]) -> Any:
         """The result of a function of a grid, with the app's clients, and a context."""
