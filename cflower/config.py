@@ -51,8 +51,7 @@ Part = TypeVar("Part", bound="DataclassInstance")
 class RunConfig(TrainingSettings, DataSettings):
     """One run: the settings of every layer, and those of the run itself.
 
-    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each. Values out
-    of range, or that do not fit together, are a `ConfigError` at construction.
+    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
     """
 
     method: str = choice("clustered", METHODS)

@@ -62,8 +62,8 @@ def run(
 ) -> dict[str, Any]:
     """Federation, rounds, final evaluation; the content of ``summary.json``.
 
-    ``say`` prints one text to the user; without it Flower's log has everything. A ``criterion``
-    takes the place of the one that the run config names.
+    ``say`` prints a text to the user, in place of Flower's log. A ``criterion`` takes the place of
+    that of the config.
     """
     config = RunConfig.read(context.run_config)
     recorder = Recorder(
@@ -116,11 +116,7 @@ def roll_call_of(config: RunConfig) -> RollCall:
 def agree_on_model(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
 ) -> tuple[list[ArrayRecord], ConfigRecord]:
-    """Wait for clients whose data fit one model; the first models, and what each message says.
-
-    That is the preparation of their tables, if they have any. Prints the classes, the inputs and
-    what of a table is not used.
-    """
+    """Wait for clients whose data fit one model; the first models, and the messages' config."""
     clients = roll_call.gather(grid, config.min_available_nodes)
     facts = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
@@ -162,10 +158,7 @@ def agree_on_model(
 def preparation_of(
     facts: Mapping[str, Mapping[str, Any]], config: RunConfig, recorder: Recorder
 ) -> dict[str, Any] | None:
-    """How the columns of the clients' tables become inputs; None if most clients have none.
-
-    A resumed run goes on with its own.
-    """
+    """How the columns of the clients' tables become inputs; None if most clients have none."""
     if config.resume and (before := recorder.preparation_before()):
         return before
     described = {name: read(one[TABLE]) for name, one in facts.items() if TABLE in one}

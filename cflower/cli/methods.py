@@ -139,9 +139,8 @@ class Methods:
         return with_settings(self._averaged, isolated=True)
 
     def run(self, done: Summary | None = None, *, resumed: bool = False) -> None:
-        """Train what is not in ``done``, the summary of a run with clusters that is finished.
-
-        ``resumed``: the run was interrupted, so what it sent before was not counted.
+        """Train what is not in ``done``, a finished run with clusters; what a ``resumed`` run sent
+        before is not counted.
         """
         recorder, effort = self._recorder, self.effort
         measured = done.measured if done else {}

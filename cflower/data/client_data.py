@@ -35,9 +35,8 @@ def client_data(
     """The examples of one client; of a table by a ``preparation`` (`cflower.tables`).
 
     Which examples are in which part depends on the seed, the partition and its labels only.
-    ``group`` is the group of a shift that the examples belong to, if it is not the client's first
-    one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take minutes; all
-    else is right.
+    ``group`` is the group of a shift, if it is not the client's first one. An ``outline`` has zeros
+    as inputs, as ten thousand clients' pictures take minutes.
     """
     stored = _dealt(settings, partition, num_partitions)
     true_group: int | str | None = None
@@ -68,11 +67,7 @@ def client_data(
 
 
 class KeptData:
-    """`client_data`, kept in memory: a later round gets the same arrays at once.
-
-    Decoding a client's pictures takes as long as training on them. The data used longest ago are
-    dropped where all together have more than so many bytes.
-    """
+    """`client_data`, up to so many bytes of it: decoding takes as long as training."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes

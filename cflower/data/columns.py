@@ -51,9 +51,8 @@ class Table:
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> "Table":
-        """The columns of an Arrow table; classes and images as `datasets` notes them in it.
-
-        Without those that number the rows: pandas writes them into files unless asked not to.
+        """The columns of an Arrow table, without those by which pandas numbers rows; classes and
+        images as `datasets` notes them in it.
         """
         columns = dict(zip(table.column_names, table.columns, strict=True))
         if len(columns) < table.num_columns:
@@ -113,9 +112,8 @@ def label_column(table: Table, settings: DataSettings) -> str:
 
 
 def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as positions in their classes, shape (n,), and the names of all classes.
-
-    Call it on the whole source: a partition need not have every class.
+    """Labels as positions in their classes, shape (n,), and the names of all classes of the whole
+    source.
     """
     if column in table.classes:
         labels = numbers(table.columns[column], column, table.name)

@@ -60,13 +60,11 @@ def decoded(
     source: str,
     names: tuple[str, ...],
 ) -> NDArray[np.float32]:
-    """Some rows of the stored inputs of a source.
+    """Some rows of the stored inputs of a source, whose columns have these ``names``.
 
     Inputs are numbers, shape (n, ...), or image files: mappings or structs of ``bytes`` and
-    ``path``. Images become (m, channels, height, width):
-    whole numbers divided by 255, floats as they are, palettes and transparency turned to RGB.
-    Columns of numbers become (m, features). Errors name the source and its columns, ``names``: one,
-    or one for each number of a row.
+    ``path``. Images become (m, channels, height, width): whole numbers divided by 255, floats as
+    they are, palettes and transparency turned to RGB. Columns of numbers become (m, features).
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
         make = partial(_opened, inputs, rows, source)

@@ -70,9 +70,8 @@ def split(
 
     Each class is shared out in proportion, to within one example, and so are numbers to predict by
     their size; of sequences, labels (n, length), the examples are drawn without regard to them.
-    ``fraction`` in (0, 1) is the share of the examples to hold out, ``decide`` in [0, 1) that of
-    the held-out examples that decide; with 0 there is no such part. Shares are rounded to whole
-    examples; no part is empty. The same stream and labels give the same positions.
+    ``fraction`` in (0, 1) is the share to hold out, ``decide`` in [0, 1) that of the held-out
+    examples that decide; with 0 there is no such part. No part is empty.
     """
     least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
     num_examples = len(labels)

@@ -35,7 +35,7 @@ SPLITS = {
 
 
 def load_folder(folder: Path, key: str = "dataset") -> Table:
-    """The training examples in a local folder.
+    """The training examples in a local folder, which the setting ``key`` names.
 
     It holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
     ``datasets.load_dataset`` reads.
@@ -89,8 +89,8 @@ def training_files(
 ) -> list[Path]:
     """Those files that folder or file names mark as training examples; all, if none is marked.
 
-    With ``class_folders`` the innermost folder is a class, whatever its name, unless all of them
-    are named like splits.
+    With ``class_folders`` the innermost folder is a class, unless all of them are named like
+    splits.
     """
     inner = {path.parent.name for path in files}
     depth = -2 if class_folders and not inner <= {*chain.from_iterable(WORDS.values())} else -1
@@ -125,10 +125,7 @@ def _is_no_data(relative: Path, path: Path) -> bool:
 
 
 def _with_origins(table: Table, files: dict[str, pa.Table]) -> Table:
-    """A table with the file of each row, without its ending, and its folder if all lie in some.
-
-    Of several files only; they are clients for ``natural-id-column``.
-    """
+    """A table with the file of each row, and its folder, as clients for ``natural-id-column``."""
     places = list(map(Path, files))
     origins = {"file": [name_of(place) for place in places]}
     if all(place.parent.name for place in places):
@@ -140,10 +137,7 @@ def _with_origins(table: Table, files: dict[str, pa.Table]) -> Table:
 
 
 def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
-    """Images, each labelled with the name of its folder; without labels if some lie in none.
-
-    In CLIENT/CLASS/ the column "folder" names the folder above, for ``natural-id-column``.
-    """
+    """Images, each labelled with its folder's name; CLIENT/CLASS/ names the client too."""
     names = sorted({file.parent.name for file in files})
     stored = [{"bytes": None, "path": str(file)} for file in files]  # opened when decoded
     columns: dict[str, Column] = {"image": np.array(stored, dtype=object)}

@@ -30,9 +30,8 @@ def load_with_datasets(path: str, name: str) -> Table:
 
 
 def load_hub(name: str) -> Table:
-    """The training examples of a public data set of the Hub, or of the local cache.
-
-    ``NAME@REVISION`` names one revision: a tag, or a commit, which stays as it is.
+    """The training examples of a public data set of the Hub, or of the local cache: ``NAME`` or
+    ``NAME@REVISION``, a tag or a commit.
     """
     repository, _, revision = name.partition("@")
     try:

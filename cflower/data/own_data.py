@@ -33,12 +33,10 @@ def load_own_data(
     """The examples of a client's own folder; cached, so that a process reads it once.
 
     ``class_names`` are the classes of the run, or the vocabulary of texts; if empty, the folder's
-    own, in natural order of their names. ``key`` names the folder in errors. A table is prepared by
-    a ``preparation``, see `Stored.examples`.
-
-    Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
-    only from a group column. Which examples are in which part depends on the seed and on
-    the content of the folder only, so they are the same after a restart.
+    own, in natural order. ``key`` names the folder in errors. A table is prepared by a
+    ``preparation``, see `Stored.examples`. Nothing is dealt out or shifted; the true group is known
+    only from a group column. The parts depend on the seed and the folder's content only, so they
+    are the same after a restart.
     """
     table = load_folder(Path(path).expanduser(), key)
     if settings.is_text:

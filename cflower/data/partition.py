@@ -35,9 +35,8 @@ Positions = tuple[NDArray[np.int64], ...]
 def deal_out(source: Stored, num_clients: int, settings: DataSettings) -> Positions:
     """Deal a source out to the clients of a run; with shift ``topic`` each group holds one topic.
 
-    The source is shuffled, as `cflower.data.sources.load_source` returns it. The positions cover
-    it, except for surplus topics and natural ids and, with shards, a remainder smaller than the
-    number of shards.
+    The positions cover the source, which is shuffled, except for surplus topics and natural ids
+    and, with shards, a remainder smaller than the number of shards.
     """
     if settings.shift != "topic":
         return _deal(source, num_clients, settings)

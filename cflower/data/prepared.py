@@ -12,10 +12,7 @@ from cflower.settings import require_data
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """A client's examples to train on, to decide by and to report, and its true group if known.
-
-    A shift numbers its groups; a column of groups names them.
-    """
+    """A client's examples in three parts, and its true group, if known, as a number or a name."""
 
     train: Examples
     decide: Examples
@@ -47,9 +44,7 @@ def prepared(parts: Sequence[Examples], group: int | str | None, standardise: st
     """A client's parts in read-only arrays, standardised if the setting is ``"client"``.
 
     The first is to train on, the last to report; one between them decides, else the last does.
-
-    Standardising is not the default: clients that differ by an offset or a unit only then look
-    alike, and that may be just what separates the groups.
+    Standardising is not the default: an offset or a unit may be just what separates the groups.
     """
     if standardise == "client":
         parts = standardised(parts)

@@ -112,10 +112,8 @@ def label_subset(examples: Examples, settings: DataSettings, group: int, client:
 
 
 def nested(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
-
-    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels, the
-    same two in every pair.
+    """Groups in pairs: pair p = group // 2 of k is turned by 360 p / k degrees; its odd group also
+    swaps two labels, the same two in every pair.
     """
     num_groups = settings.num_groups
     require(
@@ -143,11 +141,10 @@ SHIFTED: Mapping[str, Callable[[Examples, DataSettings, int, int], Examples]] = 
 
 
 def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray[np.float32]:
-    """Images, shape (n, channels, height, width), turned by 360 * group / num_groups degrees.
+    """Images, shape (n, channels, height, width), turned anticlockwise by 360 * group / num_groups
+    degrees.
 
-    Anticlockwise; the lab turns half of its clients' images by 180 degrees: that is two groups.
-    Quarter turns of square images are exact; other angles interpolate linearly and keep the image's
-    size.
+    Quarter turns of square images are exact; other angles interpolate linearly and keep the size.
     """
     require_data(
         images.ndim == 4,
@@ -168,9 +165,8 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
 def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
     """Label swaps (section VI): each group exchanges one pair of labels.
 
-    Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it.
-    Pairs are different for every group, and share no label as long as there are two labels per
-    group.
+    Row g, of shape (num_groups, num_classes), maps a label to that of group g. Pairs differ between
+    groups, and share no label as long as there are two labels per group.
     """
     require_data(
         num_groups <= comb(num_classes, 2),
@@ -192,12 +188,12 @@ def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.i
 def permuted_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
     """Label permutations P_c(i) (equation 52): group 0 keeps its labels, others permute them.
 
-    Row g, of shape (num_groups, num_classes), maps a label to the label that group g gives it; no
-    two rows are equal. With at most as many groups as classes, no two groups agree on any label.
+    Row g, of shape (num_groups, num_classes), maps a label to that of group g; no two rows are
+    equal, and with at most as many groups as classes no two agree on any label.
 
-    Differences: the paper draws permutations at random, which may by chance agree on labels.
-    Here they are distinct turns of one random circle of labels; groups beyond the number of
-    classes get the random permutation, out of 32, that agrees least with the others.
+    Differences: the paper draws permutations at random, which may by chance agree on labels. Here
+    they are distinct turns of one random circle of labels; groups beyond the number of classes get
+    the random permutation, out of 32, that agrees least with the others.
     """
     require_data(
         num_groups <= factorial(num_classes),

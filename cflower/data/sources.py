@@ -21,11 +21,10 @@ from cflower.settings import require_data
 def load_source(settings: DataSettings) -> Stored:
     """The training examples of the ``dataset``, at most ``dataset_size``, shuffled by the seed.
 
-    It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-    `load_folder`; ``"package.module:function"``, see `own_table`; else a data set name of the
-    Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word
-    prediction of its texts, see `cflower.data.text`. Labels are numbered over the whole source, so
-    that every partition has the same classes.
+    It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn), a local folder,
+    ``"package.module:function"``, or a name of the Hugging Face Hub; ``"text:"`` before any of them
+    makes next-word prediction of its texts. Labels are numbered over the whole source, so that
+    every partition has the same classes.
     """
     name = settings.dataset.removeprefix("text:")
     written_like_a_path = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1

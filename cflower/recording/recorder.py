@@ -390,9 +390,8 @@ class Recorder(Observer):
     def _write_facts(
         self, facts: Mapping[str, Mapping[str, Any]], preparation: dict[str, Any] | None
     ) -> None:
-        """Write ``examples.json`` and ``clients.json`` if the clients described their data.
-
-        Class names are those of most of them, and so is the shape unless tables were prepared.
+        """Write ``examples.json`` and ``clients.json``, with the classes of most clients that
+        described their data.
         """
         described = [one for one in facts.values() if "input-shape" in one]
         if described:

@@ -27,11 +27,7 @@ FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
 def round_line(report: RoundReport, decision: Decision) -> Line:
-    """One cluster's line of ``rounds.jsonl``.
-
-    Who replied, and the metrics, problems and moves of a client, are in the line of its leaf, not
-    in the one with what clients judged of a split.
-    """
+    """One cluster's line of ``rounds.jsonl``; single members are in those of leaves only."""
     cluster, tree = decision.cluster, report.trained
     trained = [client for client, on in report.trained_on.items() if on == cluster]
     is_leaf = decision.outcome not in TRIAL_STATUS

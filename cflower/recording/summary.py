@@ -101,10 +101,7 @@ class RunSoFar:
 
 
 def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
-    """Why there is one cluster, and what may help; None if there are more, or should be one.
-
-    ``root`` is the last line about the root.
-    """
+    """Why there is one cluster, by the last line about it, and what may help."""
     if not tree.root.is_leaf or root is None or root.decision in (Outcome.NEVER, Outcome.FOUND):
         return None
     return f"No split: {root.reason}. {ADVICE.get(Outcome(root.decision), '')}".rstrip()
@@ -126,8 +123,7 @@ def client_lines(
 def final_result(report: FinalReport) -> dict[str, Any]:
     """The fields of the summary that come with the final evaluation, without the clients'.
 
-    The true groups count if most clients report one: a single client cannot decide an index about
-    all.
+    The true groups count if most clients report one: a single one cannot decide an index about all.
     """
     results = report.clients
     groups = {name: one.facts["group"] for name, one in results.items() if "group" in one.facts}
@@ -204,8 +200,7 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> ServedB
 def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:
     """Adjusted Rand index of the clusters against the true groups; 1 is exact.
 
-    As scikit-learn's ``adjusted_rand_score``, which loads for a second: pairs are counted, and
-    whole numbers are exact.
+    As scikit-learn's ``adjusted_rand_score``, which loads for a second.
     """
 
     def pairs(*sides: Iterable[str]) -> int:

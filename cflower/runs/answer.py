@@ -153,10 +153,7 @@ def advice(ways: Ways) -> str:
 
 
 def simplest(means: Mapping[str, float], compared: Mapping[str, Paired], metric: Metric) -> str:
-    """The first method that the best one does not beat, with no worse mean than any before it.
-
-    ``compared`` are the comparisons of the best method with each other one.
-    """
+    """The first method that the best one does not beat, with no worse mean than any before it."""
     beaten = {key for key, pair in compared.items() if pair.verdict == "worth it"}
     values = list(means.values())
     leading = [key for i, key in enumerate(means) if metric.best(values[: i + 1]) == values[i]]

@@ -46,10 +46,7 @@ ENUMS: Mapping[str, Callable[[str], Any]] = {"Role": Role, "Status": Status}
 
 
 class Checkpoints:
-    """The checkpoints of one run: the one store of its models and updates.
-
-    A run is resumed from them, and newcomers are assigned with them.
-    """
+    """The checkpoints of one run: it is resumed from them, and newcomers are assigned with them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,9 +147,8 @@ def digest_of(array: NDArray[Any]) -> str:
 
 
 def safetensors_header(arrays: Mapping[str, NDArray[Any]], structure: str) -> bytes:
-    """The header of a safetensors file with these arrays and this text; their bytes follow it.
-
-    As ``safetensors.save``, which makes the whole file in memory.
+    """The header of a safetensors file, as ``safetensors.save`` makes it with the whole file in
+    memory.
     """
     entries, end = dict[str, Any](__metadata__={"structure": structure}), 0
     for name, array in arrays.items():

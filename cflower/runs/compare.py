@@ -29,10 +29,7 @@ Group = Sequence[RunRecord]
 
 
 def grouped(runs: Sequence[RunRecord], *, each: bool = False) -> list[Group]:
-    """The runs in their order, together by seed if nothing else differs; ``each``: every one apart.
-
-    Runs that began in the same second have no order of their own.
-    """
+    """The runs in their order, those that differ in the seed alone together unless ``each``."""
     groups: dict[str, list[RunRecord]] = {}
     for number, run in enumerate(runs):
         parts = [without(part, [SEED]) for part in (run.config, run.settings)]
@@ -58,10 +55,7 @@ def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:
-    """One column for each group of runs: the keys in which they differ, then their measures.
-
-    Of several runs these are the mean and the standard deviation.
-    """
+    """One column for each group of runs: the keys in which they differ, then their measures."""
     metric = common_metric(list(chain.from_iterable(groups)))
     measures = [list(map(measures_of, group)) for group in groups]
     title = f"{metric.in_full} of the clients on held-out examples, run by run (* = best)"
@@ -181,8 +175,7 @@ def pairs(
 ) -> list[tuple[RunRecord, RunRecord, Paired]]:
     """Each finished run after the first one with the same held-out examples, which comes first.
 
-    ``data_keys`` are the keys of the run config that choose the clients' data. Runs that differ in
-    one of them are not compared.
+    Runs that differ in one of the ``data_keys`` of the run config are not compared.
     """
     compared, first = [], dict[str, RunRecord]()
     for run in filter(lambda run: run.finished, runs):
@@ -194,11 +187,7 @@ def pairs(
 
 
 def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
-    """A text that two runs share if their clients were evaluated on the same examples.
-
-    It has the leading metric, the number of held-out examples of each client, previews of the
-    data, and the seed, as far as the run has them.
-    """
+    """A text that two runs share if their clients were evaluated on the same examples."""
     held_out = {name: client.held_out for name, client in run.summary.clients.items()}
     config, data = only(run.config, data_keys), run.data.model_dump()
     content = [run.metric, held_out, data, run.settings["seed"], config]

@@ -90,10 +90,7 @@ def story(run: RunRecord, cluster: str) -> str:
 
 
 def arrivals(run: RunRecord, cluster: str) -> list[str]:
-    """A sentence for each round in which Algorithm 4 placed clients in a cluster.
-
-    It has the reason of the first of them.
-    """
+    """A sentence for each round in which Algorithm 4 placed clients in a cluster, with a reason."""
     came = [one for line in run.lines for one in line.placed if one.target == cluster]
     born = run.born(cluster) if cluster in run.clusters else None
     found = []
@@ -136,8 +133,8 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
 def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> tuple[Outcome | None, str]:
     """The outcome of eqs. 32, 33 and 39 on a recorded round, by this rule, and its reason.
 
-    None where the norms allow a split but the similarities are not known: they were recorded only
-    where the run's thresholds allowed one, and other criteria record similarities of another kind.
+    None where the norms allow a split but the similarities were not recorded, or are of another
+    kind.
     """
     if line.decision == Outcome.TOO_FEW_HEARD:
         return Outcome.TOO_FEW_HEARD, line.reason

@@ -139,8 +139,7 @@ def personal_steps(summary: Summary) -> dict[str, str]:
 def way_lines(ways: Ways) -> list[dict[str, Any]]:
     """This run and what it is compared with, as far as they were measured or are to come.
 
-    Each with ``key``, ``words``, ``mean``, ``remark`` (the fairness, or why there is no mean) and
-    ``against`` (how this run compares with it, empty without a comparison).
+    ``remark`` is the fairness, or why there is no mean; ``against`` how this run compares with it.
     """
     summary, lines = ways.summary, list[dict[str, Any]]()
     baselines = {*(summary.baselines or ())}
@@ -177,10 +176,7 @@ def in_one_line(line: Mapping[str, Any], metric: Metric) -> str:
 
 
 def central_metric(summary: Summary) -> str:
-    """The metric shown of the central evaluation: the leading one, or an accuracy in its place.
-
-    Empty without a central evaluation by one of these.
-    """
+    """The metric shown of the central evaluation: the leading one, or an accuracy in its place."""
     leads = summary.metric.name
     if leads in summary.central:
         return leads

@@ -51,9 +51,8 @@ def read_file(path: Path, most: int = LARGEST) -> bytes:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a subfolder of a run folder that is a link or no folder, with a `RunFolderError`.
-
-    What is read, replaced or removed there would be somebody else's.
+    """Refuse a subfolder of a run folder that is a link: what is read or removed there is not the
+    run's.
     """
     if folder.name not in SUBFOLDERS:
         return

@@ -49,10 +49,7 @@ def as_text(content: Any, width: int = 0) -> str:
 def run_view(
     summary: Summary, clusters: Mapping[str, ClusterLine], *, every: bool = False
 ) -> Group:
-    """The output of `cflower show` for ``summary.json`` and the clusters of ``tree.json``.
-
-    With ``every``, all clients are shown, however many.
-    """
+    """The output of `cflower show`; with ``every``, all clients are shown, however many."""
     tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
     together = pooled_tables(summary) if every or is_shown(summary) else []
     return Group(Text(finding(summary)), Text(), tree, Text(), tables, *together)
@@ -103,10 +100,7 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
 
 
 def members_in_words(members: Sequence[str], ways: Ways, together: Pooled | None) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
-
-    F1 and AUC are of the members' examples ``together``, if these are counted.
-    """
+    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model."""
     if not members:
         return ", closed because its last client moved away"
     metric = ways.metric
@@ -197,11 +191,7 @@ def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:
-    """Rows of texts by heading, without columns that have dashes only.
-
-    The table becomes narrower by folding names and headings, never by cutting. The first column is
-    aligned to the left, and those with the headings in ``left``.
-    """
+    """Rows of texts by heading, without columns of dashes only; folded if narrow, never cut."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     headings = [key for key in (rows[0] if rows else ()) if {row[key] for row in rows} != {"-"}]
     for heading in headings:

@@ -121,11 +121,7 @@ class Ways:
 
     @property
     def shown(self) -> list[str]:
-        """The models that were evaluated.
-
-        ``fl``, the common model, and ``leaf``, the cluster's, are left out where they are the one
-        that serves the clients, ``own``.
-        """
+        """The models that were evaluated, each once."""
         summary = self.summary
         common = ["fl"] if summary.lasting else []
         leaf = ["leaf"] if self.personal or summary.selection != "leaf" else []
@@ -235,10 +231,7 @@ def against(
     held_out: Mapping[str, Number | None],
     metric: Metric,
 ) -> Paired | None:
-    """Compare clients by their values, and by the numbers of examples that these are of.
-
-    None if no client has both values. Clients without held-out examples do not count.
-    """
+    """Compare clients with held-out examples by their values; None if no client has both values."""
     both = [name for name in ours if name in theirs and held_out.get(name)]
     if not both:
         return None
@@ -315,9 +308,8 @@ def of_all(known: int, members: int) -> str:
 def baseline_line(
     report: FinalReport, ways: Ways, name: str, num_bytes: int | None = None
 ) -> BaselineLine:
-    """A baseline in ``summary.json``, with what the run's clients get in comparison.
-
-    ``name`` is that of the metric.
+    """A baseline in ``summary.json``, by the metric ``name``, with what the run's clients get in
+    comparison.
     """
     trainings = report.failures.trainings.values()
     rounds = range(1, report.num_rounds + 1)

@@ -49,10 +49,7 @@ def new_file(path: Path) -> IO[bytes]:
 
 
 def make_last(paths: Collection[Path]) -> None:
-    """Make files that were written without waiting for the disk survive a power cut.
-
-    One that somebody has removed since is none.
-    """
+    """Make files that are still there, and were not synchronised, survive a power cut."""
     for path in paths:
         with suppress(FileNotFoundError), open(path, "r+b", buffering=0, opener=no_link) as file:
             os.fsync(file.fileno())

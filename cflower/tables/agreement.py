@@ -29,8 +29,8 @@ MOST_NAMED = 8
 def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> dict[str, Any]:
     """The preparation of the columns that most clients have (`cflower.tables.preparation`).
 
-    ``unused`` has the other columns with the reason. With ``named`` the user named the columns:
-    then numbers in them are no ids.
+    ``unused`` has the others with the reason. In columns that the user ``named``, numbers are no
+    ids.
     """
     said = defaultdict[str, list[Facts]](list)
     for description in clients.values():

@@ -46,10 +46,7 @@ def read_file(file: Path) -> pa.Table:
 
 
 def read_text(file: Path) -> pa.Table:
-    """A CSV file in UTF-8, its types inferred from all of its rows.
-
-    Its first line shows whether commas, semicolons or tabs separate values.
-    """
+    """A CSV file in UTF-8, its types inferred from all rows, its separator from the first."""
     content, most = content_of(file), 2**31 - 1
     first = content.partition(b"\n")[0]
     separator = max(",;\t", key=first.decode(errors="replace").count)

@@ -37,9 +37,8 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
-    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...).
-
-    Missing numbers of a plain column are NaN.
+    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...), NaN if
+    missing.
     """
     if isinstance(column, np.ndarray):
         return column
