@@ -57,18 +57,23 @@ def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
 def comparison_table(groups: Sequence[Group]) -> Table:
     """One column for each group of runs: the keys in which they differ, then their measures."""
     metric = common_metric(list(chain.from_iterable(groups)))
-    measures = [list(map(measures_of, group)) for group in groups]
+    spreads = [spread_of(group) for group in groups]
     title = f"{metric.in_full} of the clients on held-out examples, run by run (* = best)"
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
     for group in groups:
         table.add_column(Text(heading_of(group)), justify="right", overflow="fold")
-    rows = {words: [cell(one, *row) for one in measures] for words, row in rows_of(metric).items()}
-    rows[MEAN] = [
-        value + mark for value, mark in zip(rows[MEAN], stars(measures, metric), strict=True)
-    ]
-    for place, several in enumerate(measures):
-        known, members = (sum(one[key] for one in several) for key in ("evaluated", "clients"))
+    rows = {
+        heading: [cell(one.get(key), *show) for one in spreads]
+        for heading, (key, *show) in rows_of(metric).items()
+    }
+    means = [one["mean"]["mean"] if "mean" in one else None for one in spreads]
+    best = metric.best(mean for mean in means if mean is not None)
+    marks = {best: "*", None: " "}
+    rows[MEAN] = [text + marks.get(mean, " ") for text, mean in zip(rows[MEAN], means, strict=True)]
+    for place, group in enumerate(groups):
+        known = sum(len(run.ways["own"].values) for run in group)
+        members = sum(len(run.summary.clients) for run in group)
         rows[MEAN_OF][place] = of_all(known, members).removeprefix("of ") or "-"
     for key, values in differing(groups).items():
         heading = f"{key} (config)" if key in rows else key
@@ -115,24 +120,16 @@ def rows_of(metric: Metric) -> dict[str, tuple[str, Show, Show]]:
     }
 
 
-def cell(measures: Sequence[Mapping[str, Any]], key: str, show: Show, deviation: Show) -> str:
-    """The mean of a measure over runs and its standard deviation; a dash without a value.
+def cell(spread: Mapping[str, Any] | None, show: Show, deviation: Show) -> str:
+    """A mean over runs and its standard deviation; a dash without a value.
 
-    >>> cell([{"n": 1.0}, {"n": 3.0}], "n", "{:.1f}".format, "{:.2f}".format)
+    >>> cell({"mean": 2.0, "deviation": 1.41}, "{:.1f}".format, "{:.2f}".format)
     '2.0 ± 1.41'
     """
-    values = [one[key] for one in measures if one[key] is not None]
-    if not values:
+    if spread is None:
         return "-"
-    text = show(fmean(values))
-    return f"{text} ± {deviation(stdev(values))}" if len({*values}) > 1 else text
-
-
-def stars(measures: Sequence[Sequence[Mapping[str, Any]]], metric: Metric) -> list[str]:
-    """A star for the groups with the best mean, and a space for the others."""
-    means = [[one["mean"] for one in group if one["mean"] is not None] for group in measures]
-    best = metric.best(fmean(values) for values in means if values)
-    return ["*" if values and fmean(values) == best else " " for values in means]
+    text = show(spread["mean"])
+    return f"{text} ± {deviation(spread['deviation'])}" if spread["deviation"] else text
 
 
 def spread_of(group: Group) -> dict[str, Any]:
