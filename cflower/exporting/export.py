@@ -88,38 +88,33 @@ def export(
         weights = record.own_model(own, name) if own else record.tree.model_of(name)
     suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
-    card, program, layers = path.with_name(f"{path.name}.md"), None, list[str]()
-    arrays, metadata, network = dict(record.layout.arrays(weights)), {"format": "pt"}, None
+    arrays, metadata = dict(record.layout.arrays(weights)), {"format": "pt"}
     metadata |= {"run": folder.name, "cluster": name}
+    network, code = None, ""
     if isinstance(record, SavedRun):
-        kind, network = record.kind, record.module(weights)
+        network, input_shape = record.module(weights), record.kind.input_shape
         arrays = {key: tensor.numpy() for key, tensor in network.state_dict().items()}
-        input_shape = kind.input_shape
         metadata |= {"model": record.own.model, "input_shape": dumps(input_shape)}
-        metadata["class_names"] = dumps(kind.class_names)
-        layers = dense_layers(network) or [] if file_format == "safetensors" else []
-        # A program cannot run other layers, nor scale inputs by what each client keeps to itself.
-        prepares = record.preparation and record.own.standardise != "client"
-        if prepares and (layers or file_format == "onnx"):
-            program = path.with_suffix(".py")
-    targets = [target for target in (program, card, path) if target]
-    for target in targets:
+        metadata["class_names"] = dumps(record.kind.class_names)
+        code = table_program(record, network, file_format, path.name)
+    program = path.with_suffix(".py") if code else None
+    texts = {program: code} if program else {}
+    card = path.with_name(f"{path.name}.md")
+    for target in (path, card, *texts):
         check_free(target)
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
-            written = {target: Path(place) / target.name for target in targets}
+            file = Path(place) / "model"
             if file_format == "safetensors":
-                written[path].write_bytes(save(arrays, metadata))
+                file.write_bytes(save(arrays, metadata))
             else:
-                exported = network or module_of(module, arrays, input_shape)
-                write_onnx(exported, written[path], input_shape)
-            file = ModelFile(path.name, file_format, written[path].read_bytes(), program)
-            words = model_card(record, name, file, client if own else "")
-            written[card].write_text(words, encoding="utf-8")
-            if program:
-                code = program_of(record.preparation or {}, kind.class_names, layers, path.name)
-                written[program].write_text(code, encoding="utf-8")
-            for target, whole in written.items():
+                write_onnx(network or module_of(module, arrays, input_shape), file, input_shape)
+            model = ModelFile(path.name, file_format, file.read_bytes(), program)
+            texts[card] = model_card(record, name, model, client if own else "")
+            written = {target: Path(place) / target.name for target in texts}
+            for target, text in texts.items():
+                written[target].write_text(text, encoding="utf-8")
+            for target, whole in {**written, path: file}.items():
                 whole.chmod(PRIVATE)  # the card names the members, as the run folder does
                 whole.replace(target)
     except OSError as error:
@@ -127,6 +122,19 @@ def export(
             f"Cannot write {path}: {error.strerror}. Give another --output."
         ) from None
     return path
+
+
+def table_program(record: SavedRun, network: torch.nn.Module, file_format: str, file: str) -> str:
+    """The Python file that brings a table's columns to a model; empty if none can.
+
+    That is so for other than dense layers, and if each client scaled its inputs by its own
+    statistics.
+    """
+    if not record.preparation or record.own.standardise == "client":
+        return ""
+    layers = [] if file_format == "onnx" else dense_layers(network)
+    known = record.preparation, record.kind.class_names
+    return "" if layers is None else program_of(*known, layers, file)
 
 
 def format_of(file_format: str, output: str) -> str:
