@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from logging import WARNING, LogRecord
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -67,13 +68,11 @@ def runnable(
     app: Path | None, given: Mapping[str, Any], clients: int | None, workers: int | None
 ) -> Runnable:
     """The app in a folder, or cflower's own without one, with other values for some keys."""
-    if app is None:
-        return own_app({}, given, clients, workers)
     from cflower.simulation.app_folder import AppFolder
 
-    folder = AppFolder.read(app)
-    if is_own(app):
-        return own_app(folder.config, given, clients, workers)
+    folder = AppFolder.read(app) if app else None
+    if folder is None or folder.components["serverapp"] == OWN:
+        return own_app(folder.config if folder else {}, given, clients, workers)
     grid = grid_for(clients or CLIENTS, workers or 0, partial(folder.load, "clientapp"))
     return Runnable(False, folder.configured(given), clients or CLIENTS, grid, folder.load)
 
@@ -124,3 +123,25 @@ def grid_for(
 
     started_server(preload)  # while this process loads PyTorch too
     return partial(WorkerGrid, load=load, workers=workers, preload=preload)
+
+
+def plain_log(*, progress_only: bool = False) -> None:
+    """Print Flower's log in plain lines from now on; or of it only warnings and the progress."""
+    from cflower.messages.flower import console_handler
+
+    console_handler.format = plain_line  # type: ignore[method-assign]
+    console_handler.filters = []
+    if progress_only:
+        console_handler.addFilter(lambda r: r.levelno >= WARNING or hasattr(r, "progress"))
+
+
+def plain_line(record: LogRecord) -> str:
+    """The message of a log record; a warning begins with its level.
+
+    >>> from logging import makeLogRecord
+    >>> plain_line(makeLogRecord({"msg": "3 of %d", "args": (4,), "levelno": 30,
+    ...     "levelname": "WARNING"}))
+    'Warning: 3 of 4'
+    """
+    level = f"{record.levelname.capitalize()}: " if record.levelno >= WARNING else ""
+    return level + record.getMessage()

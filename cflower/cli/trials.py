@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cflower.cli.apps import App, Clients, RunConfigs, Workers, runnable, silent
-from cflower.cli.log_lines import plain_log
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, plain_log, runnable, silent
 from cflower.cli.runs import DEFAULT_RUNS, AsJson
 from cflower.settings import check_choice, require
 
