@@ -135,21 +135,11 @@ def usable(lists: Sequence[Any], length: int = 0) -> list[list[int]]:
 
 def of_class(matrix: NDArray[np.int64], label: int, clients: int) -> OfClass:
     """The figures of one class of a confusion matrix."""
-    found, held, said = (
-        int(matrix[label, label]),
-        int(matrix[label].sum()),
-        int(matrix[:, label].sum()),
-    )
-    others = int(matrix.sum()) - held
+    found, total = int(matrix[label, label]), int(matrix.sum())
+    held, said = int(matrix[label].sum()), int(matrix[:, label].sum())
+    specificity = share(total - held - said + found, total - held)
     f1 = 2 * found / (held + said) if held else None
-    return OfClass(
-        held,
-        clients,
-        share(found, held),
-        share(others - (said - found), others),
-        share(found, said),
-        f1,
-    )
+    return OfClass(held, clients, share(found, held), specificity, share(found, said), f1)
 
 
 def share(part: int, whole: int) -> Share | None:

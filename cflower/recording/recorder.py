@@ -21,7 +21,6 @@ from cflower.messages.client_names import PREPARATION
 from cflower.messages.data_spec import most_common
 from cflower.ordering import line as one_line
 from cflower.ordering import listed
-from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import (
     MAY_CHANGE,
@@ -31,7 +30,7 @@ from cflower.recording.resume import (
     other_versions,
     start_record,
 )
-from cflower.recording.serialization import data_line, round_line, tree_record
+from cflower.recording.serialization import data_line, round_line, tree_record, write_models
 from cflower.recording.summary import RunSoFar
 from cflower.runs.answer import answer
 from cflower.runs.checkpoint import Checkpoints
@@ -230,8 +229,10 @@ class Recorder(Observer):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
-                write = append_lines if name == File.ROUNDS else replace_file
-                write(self.path / name, content, lasting=False)
+                if name == File.ROUNDS:
+                    append_lines(self.path / name, content)
+                else:
+                    replace_file(self.path / name, content, lasting=False)
                 self._not_lasting.add(self.path / name)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
             last = report.server_round == report.num_rounds

@@ -9,8 +9,7 @@ from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
-from cflower.recording.model_files import file_of, personal_files
-from cflower.recording.serialization import client_values, scalars
+from cflower.recording.serialization import client_values, file_of, personal_files, scalars
 from cflower.runs.records import (
     TRIAL_STATUS,
     ClientLine,

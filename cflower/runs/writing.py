@@ -67,16 +67,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def append_lines(path: Path, lines: bytes, *, lasting: bool = True) -> None:
-    """Add whole lines to a file, all of them or none; ``lasting`` as in `replace_file`."""
+def append_lines(path: Path, lines: bytes) -> None:
+    """Add whole lines to a file, all of them or none."""
     # Unbuffered: what is left in a buffer would be written as soon as there is room.
     with open(path, "ab", buffering=0, opener=no_link) as file:
         before = file.tell()
         try:
             while lines:
                 lines = lines[file.write(lines) :]
-            if lasting:
-                os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(before)
