@@ -64,13 +64,21 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before the last two."""
-        name, arrays = f"{checkpoint.server_round:06d}", Arrays()
+        name = f"{checkpoint.server_round:06d}"
+        arrays, digests = dict[str, NDArray[Any]](), dict[int, str]()
+
+        def put(array: NDArray[Any]) -> str:
+            # By its id, because clients share arrays; a state keeps all of its own alive.
+            digest = digests[id(array)] = digests.get(id(array)) or digest_of(array)
+            arrays.setdefault(digest, np.ascontiguousarray(array))
+            return digest
+
         state = replace(checkpoint.state, placed={}, pending=None)  # they are of one round only
-        whole = packed(checkpoint._replace(state=state), arrays.put)
+        whole = packed(checkpoint._replace(state=state), put)
         others = {name: (size, digest.hexdigest()) for name, (size, digest) in self._others.items()}
         structure = json.dumps({"format": CHECKPOINT_FORMAT, "checkpoint": whole, "others": others})
-        header = safetensors_header(arrays.named, structure)
-        contents = (array.reshape(-1).view(np.uint8) for array in arrays.named.values())
+        header = safetensors_header(arrays, structure)
+        contents = (array.reshape(-1).view(np.uint8) for array in arrays.values())
         replace_file(self._folder / f"{name}.safetensors", header, *contents)
         # The checksum comes last: without it the file does not count.
         checksum = hashlib.sha256(header).hexdigest()
@@ -123,21 +131,6 @@ class Checkpoints:
             self.refer_to(name, content[:size] if name == File.ROUNDS else content)
             if self._others[name][1].hexdigest() != digest:
                 raise ValueError(f"{name}, which it refers to, is damaged")
-
-
-class Arrays:
-    """The arrays of one checkpoint by their digests."""
-
-    def __init__(self) -> None:
-        self.named: dict[str, NDArray[Any]] = {}
-        self._digests: dict[int, str] = {}
-        """By an array's id: clients share arrays, and a state keeps all of its own alive."""
-
-    def put(self, array: NDArray[Any]) -> str:
-        digest = self._digests.get(id(array)) or digest_of(array)
-        self._digests[id(array)] = digest
-        self.named.setdefault(digest, np.ascontiguousarray(array))
-        return digest
 
 
 def digest_of(array: NDArray[Any]) -> str:

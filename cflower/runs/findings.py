@@ -142,24 +142,23 @@ def way_lines(ways: Ways) -> list[dict[str, Any]]:
     ``remark`` is the fairness, or why there is no mean; ``against`` how this run compares with it.
     """
     summary, lines = ways.summary, list[dict[str, Any]]()
-    baselines = {*(summary.baselines or ())}
-    keys = list[str]()
-    if ways["own"].mean is not None:
-        keys = ["own", "fl"] if summary.lasting else ["own"]  # else the common model is the run's
-        baselines |= {"federated"} if summary.lasting else set()
-    for key in [*keys, *(key for key in BASELINES if key in baselines)]:
-        line: dict[str, Any] = {"key": key, "words": ways.in_words(key)}
-        line |= {"mean": None, "against": ""}
+    planned = {*(summary.baselines or ())}
+    keys = ["own"] if ways["own"].mean is not None else []
+    if keys and summary.lasting:  # else the common model is the run's
+        keys.append("fl")
+        planned.add("federated")
+    for key in [*keys, *(key for key in BASELINES if key in planned)]:
+        mean, against = None, ""
         if key not in ways:
-            planned = key in (summary.baselines or {})
-            lines.append(line | {"remark": TO_COME if planned else NOT_MEASURED})
+            remark = TO_COME if key in (summary.baselines or ()) else NOT_MEASURED
         elif key in summary.measured and not summary.measured[key].rounds:
-            lines.append(line | {"remark": NOT_KEPT})
+            remark = NOT_KEPT
         else:
-            line |= {"mean": ways[key].mean, "remark": ways.remark(key)}
-            pair = ways.against(key) if key in BASELINES else None
-            against = f"This run against it: {pair.sentence}." if pair else ""
-            lines.append(line | {"against": against})
+            mean, remark = ways[key].mean, ways.remark(key)
+            if key in BASELINES and (pair := ways.against(key)):
+                against = f"This run against it: {pair.sentence}."
+        line = {"key": key, "words": ways.in_words(key), "mean": mean}
+        lines.append(line | {"remark": remark, "against": against})
     if central := central_metric(summary):
         line = {"key": "central", "words": CENTRAL.format(name=central), "remark": ""}
         lines.append(line | {"mean": summary.central[central], "against": ""})
