@@ -37,7 +37,7 @@ from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.scaffold import SCAFFOLD
 from cflower.tables.agreement import agree as prepare
-from cflower.tables.agreement import as_text, doubts, in_words, input_names, read
+from cflower.tables.agreement import as_text, doubts, input_names, preparation_in_words, read
 from cflower.tables.agreement import problem_with as unfit
 
 app = ServerApp()
@@ -141,7 +141,7 @@ def agree_on_model(
     )
     if preparation:
         spec = spec._replace(input_shape=(len(input_names(preparation)),))
-        recorder.say(in_words(spec.class_names, preparation))
+        recorder.say(preparation_in_words(spec.class_names, preparation))
         holding = {name: one.get(CLASSES_HERE, ()) for name, one in roll_call.facts.items()}
         for sentence in doubts(spec.class_names, holding):
             recorder.say(f"Warning: {sentence}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
 MANY_CLIENTS = 50
-OWN = "cflower.server_app:app"
+OWN_APP = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own: its config is checked key by key."""
 CLIENTS = 10
 """Default number of clients of any other app."""
@@ -61,7 +61,7 @@ def silent(text: str) -> None:
 def is_own(app: Path) -> bool:
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
-    return AppFolder.read(app).components["serverapp"] == OWN
+    return AppFolder.read(app).components["serverapp"] == OWN_APP
 
 
 def runnable(
@@ -71,7 +71,7 @@ def runnable(
     from cflower.simulation.app_folder import AppFolder
 
     folder = AppFolder.read(app) if app else None
-    if folder is None or folder.components["serverapp"] == OWN:
+    if folder is None or folder.components["serverapp"] == OWN_APP:
         return own_app(folder.config if folder else {}, given, clients, workers)
     grid = grid_for(clients or CLIENTS, workers or 0, partial(folder.load, "clientapp"))
     return Runnable(False, folder.configured(given), clients or CLIENTS, grid, folder.load)

@@ -15,7 +15,7 @@ from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import load_source
-from cflower.data.stored import Stored, most_common
+from cflower.data.stored import Stored, usual_value
 from cflower.seeding import generator
 from cflower.settings import require_data
 
@@ -54,7 +54,7 @@ def client_data(
         examples = apply_shift(examples, settings, group, partition)
         true_group = group
     elif settings.group_column:
-        true_group = most_common(stored.metadata_of(settings.group_column))
+        true_group = usual_value(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
     same = len(stored) == len(examples)
     # As before a shift that changes labels: a drift must not move an example to another part.
@@ -111,7 +111,7 @@ def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -
     if settings.partitioner != "natural-id" or settings.shift == "topic":
         return ""
     column = settings.natural_id_column
-    value = most_common(_dealt(settings, partition, num_partitions).metadata_of(column))
+    value = usual_value(_dealt(settings, partition, num_partitions).metadata_of(column))
     return f"{column}-{value}" if value.isdigit() else value
 
 

@@ -18,10 +18,10 @@ from cflower.data.columns import Table
 from cflower.errors import DataError, first_line
 from cflower.ordering import listed, without
 from cflower.settings import require_data
-from cflower.tables.files import joined, name_of, read_file, tables_among
+from cflower.tables.files import joined_tables, name_of, read_table, tables_among
 from cflower.tables.values import Column
 
-PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 WORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -74,10 +74,10 @@ def _read(name: str, folder: Path, files: list[Path]) -> Table:
     )
     if tables := tables_among(files):
         tables = training_files(folder, tables, name)
-        read_ones = {str(file.relative_to(folder)): read_file(file) for file in tables}
-        return _with_origins(Table.of(name, joined(name, read_ones)), read_ones)
+        read_ones = {str(file.relative_to(folder)): read_table(file) for file in tables}
+        return _with_origins(Table.of(name, joined_tables(name, read_ones)), read_ones)
     kinds = {path.suffix.lower() for path in files}
-    if kinds and kinds <= PICTURES:
+    if kinds and kinds <= IMAGES:
         return _pictures(name, folder, training_files(folder, files, name, class_folders=True))
     from cflower.data.hub import load_with_datasets
 

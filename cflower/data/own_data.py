@@ -13,7 +13,7 @@ from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
 from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
-from cflower.data.stored import Stored, most_common
+from cflower.data.stored import Stored, usual_value
 from cflower.data.text import windows
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
@@ -63,7 +63,7 @@ def load_own_data(
     rng = generator(settings.seed, "hold-out", "own-data")
     places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
     column = settings.group_column
-    group = most_common(source.metadata_of(column)) if column else None
+    group = usual_value(source.metadata_of(column)) if column else None
     described = None if preparation else source.described(places[0])
     known = preparation or (as_text(alone(described)) if described else "")
     data = prepared(list(map(chosen, places)), group, settings.standardise)

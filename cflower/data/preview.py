@@ -10,7 +10,7 @@ from cflower.data.examples import Examples
 SAMPLES = 5
 LARGEST_SIDE = 28
 """Pixels; larger images are thinned out."""
-MOST_CLASSES = 200
+MOST_COUNTED = 200
 MOST_POINTS = 50
 """Points per mean curve; longer ones are thinned out."""
 MOST_NUMBERS = 20_000
@@ -34,7 +34,7 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     counts: dict[str, list[int] | bytes] = {}
     if not examples.class_names:  # numbers are predicted
         return counts
-    if examples.num_classes <= MOST_CLASSES:
+    if examples.num_classes <= MOST_COUNTED:
         labels = examples.labels.ravel()
         counts["label_counts"] = np.bincount(labels, minlength=examples.num_classes).tolist()
     is_text = examples.labels.ndim > 1  # with a label for every token

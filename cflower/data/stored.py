@@ -173,10 +173,10 @@ def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:
     return matrix
 
 
-def most_common(groups: Iterable[Any]) -> str:
+def usual_value(groups: Iterable[Any]) -> str:
     """The most frequent group, as text; among equally frequent ones the first by name.
 
-    >>> most_common(["b", "a", "b", "a", "c"])
+    >>> usual_value(["b", "a", "b", "a", "c"])
     'a'
     """
     names, counts = np.unique([str(group) for group in groups], return_counts=True)

@@ -101,7 +101,7 @@ def model_card(record: RunRecord, cluster: str, file: ModelFile, client: str = "
     facts |= {**properties, "file": f"`{file.name}`, {file.file_format}, SHA-256 `{digest}`"}
     return CARD.format(
         title=client or f"cluster {cluster}",
-        facts="\n".join(f"| {key} | {cell(text)} |" for key, text in facts.items()),
+        facts="\n".join(f"| {key} | {in_cell(text)} |" for key, text in facts.items()),
         quality="\n".join(quality(record, cluster, client)),
         loading=loading,
         versions=", ".join(f"{name} {number}" for name, number in record.begun.versions.items()),
@@ -187,14 +187,14 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Rows of texts by heading as the lines of a table."""
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(cell, row.values()) for row in rows)]
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(in_cell, row.values()) for row in rows)]
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def cell(text: str) -> str:
+def in_cell(text: str) -> str:
     r"""Text that cannot break out of its cell in a Markdown table.
 
-    >>> cell("a|b")
+    >>> in_cell("a|b")
     'a\\|b'
     """
     return " ".join(text.replace("|", "\\|").split())

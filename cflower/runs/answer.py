@@ -12,7 +12,7 @@ from cflower.ordering import counted
 from cflower.pooled import NORMAL
 from cflower.runs.ways import MEAN_MODEL, Paired, Ways, difference_in_words, student
 
-NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+LETTERS = "no one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 ALONE = "isolated"
 POWER = 0.8416212335729143
 """The 80 % quantile of the normal distribution: the power with which a gain should be found."""
@@ -196,7 +196,7 @@ def in_letters(number: int) -> str:
     >>> in_letters(4), in_letters(40)
     ('four', '40')
     """
-    return NUMBERS[number] if number < len(NUMBERS) else str(number)
+    return LETTERS[number] if number < len(LETTERS) else str(number)
 
 
 def capital(text: str) -> str:

@@ -23,7 +23,7 @@ from cflower.settings import key_of
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
-MOST_NAMES = 5
+MOST_ARRIVALS = 5
 ROUND = attrgetter("server_round")
 LIMITS = (
     "Each answer is valid up to the first split that differs from those of the run: a new run "
@@ -96,7 +96,7 @@ def arrivals(run: RunRecord, cluster: str) -> list[str]:
     found = []
     for server_round, some in groupby(sorted(came, key=ROUND), ROUND):
         first, *others = some
-        clients = listed([first.client, *(one.client for one in others)], MOST_NAMES)
+        clients = listed([first.client, *(one.client for one in others)], MOST_ARRIVALS)
         reason = f"{'of the first: ' if others else ''}{first.reason}"
         verb = "opened by" if server_round == born else "joined by"
         found.append(f"round {server_round}, {verb} {clients}: {reason}")

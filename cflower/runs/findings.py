@@ -13,7 +13,7 @@ from cflower.runs.records import BaselineLine, LeadingMetric, Summary
 from cflower.runs.ways import BASELINES, Ways
 from cflower.strategy.round_log import outcome_of
 
-COLUMNS = ("fl", "leaf", "best", "ensemble")
+PREFIXES = ("fl", "leaf", "best", "ensemble")
 """The ways to serve a client; each prefixes a metric of a client in the summary."""
 SAME_EXAMPLES = (
     "These figures may be a little too good: the same examples decided about the clusters "
@@ -51,7 +51,7 @@ def led_by(summary: Summary, name: str) -> Summary:
 
 def metrics_of(summary: Summary) -> list[str]:
     numbers = {name for one in summary.clients.values() for name in one.figures}
-    return sorted(numbers - {f"{column}_{name}" for column in COLUMNS for name in numbers})
+    return sorted(numbers - {f"{column}_{name}" for column in PREFIXES for name in numbers})
 
 
 def chosen_metric(name: str, sent: list[str]) -> Metric:

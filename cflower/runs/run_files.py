@@ -21,7 +21,7 @@ from cflower.runs.records import (
     one_tree,
 )
 
-Content = TypeVar("Content", bound=Record)
+OneRecord = TypeVar("OneRecord", bound=Record)
 FileContent = TypeVar("FileContent", bound=FileRecord)
 
 
@@ -124,7 +124,7 @@ def text_in(path: Path) -> str:
         raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
 
 
-def record_in(text: str, kind: type[Content], what: str) -> Content:
+def record_in(text: str, kind: type[OneRecord], what: str) -> OneRecord:
     """The record in a JSON text, or a `RunFolderError` that names the first wrong field.
 
     Its texts are made printable: a folder may be of somebody else, and a terminal obeys them.

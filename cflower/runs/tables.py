@@ -21,8 +21,6 @@ from cflower.runs.records import ClusterLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
 from cflower.runs.ways import KINDS, Way, Ways
 
-MOST_NAMES = 12
-"""Members named on one line of the tree; the table has them all."""
 MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS: dict[str | None, str] = {
@@ -100,19 +98,19 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
 
 
 def members_in_words(members: Sequence[str], ways: Ways, together: Pooled | None) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model."""
+    """The members of a leaf, the first of them by name, and the mean of its model."""
     if not members:
         return ", closed because its last client moved away"
     metric = ways.metric
     if figure := getattr(together, metric.name, None) if metric.name in POOLED else None:
-        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members, MOST_NAMES)}"
+        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members)}"
     known = len(only(ways["leaf"].values, members))
     words = f", mean {metric.name} {metric.in_words(ways.mean('leaf', members))}" if known else ""
     if 0 < known < len(members):
         words += f" of {known} of them"
     if any(one.served.model != "leaf" for one in only(ways.clients, members).values()):
         words += f" ({metric.in_words(ways.mean('own', members))} with the models that serve them)"
-    return f"{words}: {listed(members, MOST_NAMES)}"
+    return f"{words}: {listed(members)}"
 
 
 def model_tables(summary: Summary, *, every: bool = False) -> Group:

@@ -5,7 +5,7 @@ from cflower.pooled import POOLED, Pooled, Share
 from cflower.runs.records import Summary
 
 INTERVALS = "95% intervals, as if the examples were drawn at random"
-NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
+SHOWN = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
 
 
 def is_shown(summary: Summary) -> bool:
@@ -27,8 +27,8 @@ def sentences(summary: Summary) -> list[str]:
 
 def in_one_sentence(pooled: Pooled) -> str:
     """AUC, macro F1 and accuracy with their intervals."""
-    figures = {name: getattr(pooled, key) for key, name in NAMES.items()}
-    words = [f"{name} {in_words(figure)}" for name, figure in figures.items() if figure]
+    figures = {name: getattr(pooled, key) for key, name in SHOWN.items()}
+    words = [f"{name} {share_in_words(figure)}" for name, figure in figures.items() if figure]
     return f"All {pooled.examples} held-out examples of {pooled.clients} clients together: " + (
         f"{', '.join(words)} ({INTERVALS})."
     )
@@ -45,19 +45,19 @@ def by_class(summary: Summary, pooled: Pooled) -> list[dict[str, str]]:
             "class": line(name),
             "held out": str(one.examples),
             "clients with it": f"{one.clients} of {pooled.clients}",
-            "sensitivity": in_words(one.sensitivity),
-            "specificity": in_words(one.specificity),
-            "precision": in_words(one.precision),
+            "sensitivity": share_in_words(one.sensitivity),
+            "specificity": share_in_words(one.specificity),
+            "precision": share_in_words(one.precision),
             "F1": "-" if one.f1 is None else f"{one.f1:.1%}",
         }
         for name, one in zip(names, pooled.classes, strict=True)
     ]
 
 
-def in_words(figure: Share | None) -> str:
+def share_in_words(figure: Share | None) -> str:
     """A share and its interval.
 
-    >>> in_words(Share(0.5, [0.25, 0.75]))
+    >>> share_in_words(Share(0.5, [0.25, 0.75]))
     '50.0% (25.0-75.0)'
     """
     if figure is None:

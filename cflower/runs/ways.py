@@ -165,7 +165,7 @@ class Ways:
         pooled = key in ("own", "fl") and self.metric.name in POOLED and self.summary.pooled
         some = "" if pooled else of_all(len(values), members)
         even = fairness(values.values(), self.metric) if key != "fl" else None
-        return ", ".join(filter(None, [some, in_words(even, self.metric) if even else ""]))
+        return ", ".join(filter(None, [some, fairness_in_words(even, self.metric) if even else ""]))
 
 
 class Paired(NamedTuple):
@@ -282,7 +282,7 @@ def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | Non
     return Fairness(worst_tenth=mean(worst), spread=pstdev(values)) if values else None
 
 
-def in_words(even: Fairness, metric: Metric) -> str:
+def fairness_in_words(even: Fairness, metric: Metric) -> str:
     spread = difference_in_words(even.spread, metric)
     return f"worst 10% of clients {metric.in_words(even.worst_tenth)}, standard deviation {spread}"
 

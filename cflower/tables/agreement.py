@@ -50,7 +50,7 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
         elif kind == "number":
             numbers[name] = mean_and_deviation(usual)
         else:
-            categories[name] = values_of(usual)
+            categories[name] = categories_of(usual)
     if not named and not (numbers or categories):
         return agree(clients, scaled=scaled, named=True)  # better an id than nothing
     return {
@@ -105,7 +105,7 @@ def counts_of_values(facts: Iterable[Facts]) -> Counter[str]:
     return Counter(value for one in facts for value in one.get("values", ()))
 
 
-def values_of(facts: Iterable[Facts]) -> list[str]:
+def categories_of(facts: Iterable[Facts]) -> list[str]:
     """The values that occur at any client, at most clients if they are many, in natural order."""
     clients_with = counts_of_values(facts)
     often = sorted(clients_with, key=lambda value: (-clients_with[value], value))[:MOST_CATEGORIES]
@@ -150,11 +150,11 @@ def problem_with(description: Description, preparation: Mapping[str, Any]) -> st
     return ""
 
 
-def in_words(class_names: Sequence[str], preparation: Mapping[str, Any]) -> str:
+def preparation_in_words(class_names: Sequence[str], preparation: Mapping[str, Any]) -> str:
     """The classes, the inputs and the columns that are not used, in one line.
 
     >>> used = {"numbers": {"age": [60.0, 9.0]}, "categories": {"sex": ["f", "m"]}}
-    >>> in_words(("sick", "well"), used | {"unused": {"visit": "a date"}})
+    >>> preparation_in_words(("sick", "well"), used | {"unused": {"visit": "a date"}})
     '2 classes: sick, well; 2 inputs: age, sex (f, m); not used: visit (a date).'
     """
     inputs = columns_in_words(preparation)
