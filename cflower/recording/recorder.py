@@ -190,7 +190,7 @@ class Recorder(Observer):
             raise RunFolderError(
                 f"The run folder {self.path} has a run already: make a new Recorder for every run."
             )
-        self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
+        self._run = run
         self._checkpoints = Checkpoints(self.path / File.CHECKPOINTS)
         record, checkpoint = start_record(run, self.config, self._labels), None
         try:
@@ -219,7 +219,7 @@ class Recorder(Observer):
         """Write what one round adds; if that fails, the next round tries to write both."""
         self._unsaved = report
         with self._writing():
-            self._metric, many = report.metric, len(report.state.tree.clients) >= MANY_MEMBERS
+            many = len(report.state.tree.clients) >= MANY_MEMBERS
             for decision in report.decisions:
                 line = round_line(report, decision)
                 known = many and self._so_far.members.get(line.cluster) == line.members
@@ -290,9 +290,8 @@ class Recorder(Observer):
             with self._writing():
                 self._save_state()
             if report is not None:
-                self._metric = report.metric
                 with self._writing():
-                    write_models(self.path, report.state, self._layout)
+                    write_models(self.path, report.state, self._run.layout)
                     summary = self._write_summary(report.num_rounds, report)
                     self._checkpoints.close()
                 written = self._write_report(live=self._measures_baselines)
@@ -322,17 +321,18 @@ class Recorder(Observer):
         """
         check_choice("name", name, BASELINES)
         assert self._summary is not None  # of a finished run
-        line = baseline_line(report, Ways(self._summary), self._metric.name, num_bytes)
+        line = baseline_line(report, Ways(self._summary), num_bytes)
         self.baselines = {**(self.baselines or {}), name: line}
         more = {"baselines": self.baselines, "bytes": self.num_bytes}
         self._summary = self._summary.model_copy(update=more)
         with self._writing(", without baselines"):
             self._write(self._summary)
         self._write_report(live=self._measures_baselines)
-        lines = {one["key"]: one for one in way_lines(Ways(self._summary))}
-        self.say(as_text(in_one_line(lines[name], self._metric)))
+        ways = Ways(self._summary)
+        lines = {one["key"]: one for one in way_lines(ways)}
+        self.say(as_text(in_one_line(lines[name], ways.metric)))
         if not self._measures_baselines:
-            self.say(as_text(answer(Ways(self._summary))))
+            self.say(as_text(answer(ways)))
 
     @property
     def _measures_baselines(self) -> bool:
@@ -412,8 +412,8 @@ class Recorder(Observer):
             report,
             run_id=self.path.name,
             rounds=num_rounds,
-            seed=self._seed,
-            metric=LeadingMetric.of(self._metric),
+            seed=self._run.settings["seed"],
+            metric=LeadingMetric.of(report.metric),
             baselines=self.baselines,
             bytes=self.num_bytes,
             class_names=self._classes,

@@ -305,13 +305,9 @@ def of_all(known: int, members: int) -> str:
     return f"of {known} of {counted(members, 'client')}" if 0 < known < members else ""
 
 
-def baseline_line(
-    report: FinalReport, ways: Ways, name: str, num_bytes: int | None = None
-) -> BaselineLine:
-    """A baseline in ``summary.json``, by the metric ``name``, with what the run's clients get in
-    comparison.
-    """
-    trainings = report.failures.trainings.values()
+def baseline_line(report: FinalReport, ways: Ways, num_bytes: int | None) -> BaselineLine:
+    """A baseline in ``summary.json``, with what the run's clients get in comparison."""
+    name, trainings = ways.metric.name, report.failures.trainings.values()
     rounds = range(1, report.num_rounds + 1)
     # Alone, a client that never trained has the model of the start, which serves nobody.
     scalars = {
