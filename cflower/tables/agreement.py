@@ -24,6 +24,8 @@ Description = Mapping[str, Facts]
 FAR = 10.0
 """Usual deviations beyond which a client's mean or deviation is left out of the common one."""
 MOST_NAMED = 8
+NO_INPUTS = {"date": "a date", "empty": "no value"}
+AN_ID = "an id: every value differs"
 
 
 def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
         usual = [one for one in facts if one["kind"] == kind]
         if 2 * len(facts) <= len(clients):
             unused[name] = f"at {len(facts)} of {len(clients)} clients only"
-        elif reason := why_no_input(usual, named=named):
+        elif reason := why_no_input(kind, usual, named=named):
             unused[name] = reason
         elif kind == "number":
             numbers[name] = mean_and_deviation(usual)
@@ -66,21 +68,16 @@ def alone(description: Description | None) -> dict[str, Any]:
     return agree({"": description or {}}, scaled=False, named=True)
 
 
-def why_no_input(facts: Sequence[Facts], *, named: bool) -> str:
+def why_no_input(kind: str, facts: Sequence[Facts], *, named: bool) -> str:
     """Why a column, of one kind everywhere, is no input of a model; empty if it is."""
-    match facts[0]["kind"]:
-        case "date":
-            return "a date"
-        case "empty":
-            return "no value"
-        case "number":
-            is_id = not named and all(one["id"] for one in facts)
-        case _:
-            rows = sum(one["rows"] for one in facts)
-            is_id = rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts)
-    if is_id:
-        return "an id: every value differs"
-    return why_no_categories(facts) if facts[0]["kind"] == "text" else ""
+    if kind in NO_INPUTS:
+        return NO_INPUTS[kind]
+    if kind == "number":
+        return AN_ID if not named and all(one["id"] for one in facts) else ""
+    rows = sum(one["rows"] for one in facts)
+    if rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts):
+        return AN_ID
+    return why_no_categories(facts)
 
 
 def why_no_categories(facts: Sequence[Facts]) -> str:
