@@ -17,7 +17,7 @@ from cflower.errors import ConfigError
 from cflower.metric import Metric
 from cflower.ordering import only, without
 from cflower.runs.record import RunRecord
-from cflower.runs.tables import shown
+from cflower.runs.tables import shown, starred
 from cflower.runs.ways import BASELINES, KINDS, Paired, difference_in_words, fairness, of_all
 
 MEAN, MEAN_OF = "mean", "mean of"
@@ -67,10 +67,8 @@ def comparison_table(groups: Sequence[Group]) -> Table:
         heading: [cell(one.get(key), *show) for one in spreads]
         for heading, (key, *show) in rows_of(metric).items()
     }
-    means = [one["mean"]["mean"] if "mean" in one else None for one in spreads]
-    best = metric.best(mean for mean in means if mean is not None)
-    marks = {best: "*", None: " "}
-    rows[MEAN] = [text + marks.get(mean, " ") for text, mean in zip(rows[MEAN], means, strict=True)]
+    marked = starred((one.get("mean", {}).get("mean") for one in spreads), metric)
+    rows[MEAN] = [text + mark[-1] for text, mark in zip(rows[MEAN], marked, strict=True)]
     for place, group in enumerate(groups):
         known = sum(len(run.ways["own"].values) for run in group)
         members = sum(len(run.summary.clients) for run in group)
