@@ -51,8 +51,7 @@ Part = TypeVar("Part", bound="DataclassInstance")
 class RunConfig(TrainingSettings, DataSettings):
     """One run: the settings of every layer, and those of the run itself.
 
-    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each. Values out
-    of range, or that do not fit together, are a `ConfigError` at construction.
+    Field ``local_epochs`` is the key ``local-epochs``; `pyproject.toml` explains each.
     """
 
     method: str = choice("clustered", METHODS)
@@ -198,10 +197,7 @@ class RunConfig(TrainingSettings, DataSettings):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "RunConfig":
-        """The run config of kebab-case keys, such as Flower's ``context.run_config``.
-
-        `ConfigError` for an unknown key (with the nearest right one), a wrong type or value.
-        """
+        """The run config of kebab-case keys, such as Flower's ``context.run_config``."""
         known = {key_of(spec): spec for spec in fields(cls)}
         for key in values:
             if key not in known:
@@ -210,7 +206,6 @@ class RunConfig(TrainingSettings, DataSettings):
         return cls(**{known[k].name: adapted(known[k], v, k) for k, v in values.items()})
 
     def as_keys(self) -> dict[str, Any]:
-        """The config under its kebab-case keys, as `read` takes it."""
         return {key_of(spec): getattr(self, spec.name) for spec in fields(self)}
 
     def part(self, kind: type[Part]) -> Part:
@@ -225,7 +220,6 @@ class RunConfig(TrainingSettings, DataSettings):
 
 @lru_cache(maxsize=16)  # ten thousand clients of a simulation ask for the same one
 def part_of(config: RunConfig, kind: type[Part]) -> Part:
-    """The fields of a config that ``kind`` also has, as a ``kind``."""
     values = {spec.name: getattr(config, spec.name) for spec in fields(kind)}
     if "decide_fraction" in values and not config.decides:
         values["decide_fraction"] = 0.0
@@ -234,8 +228,6 @@ def part_of(config: RunConfig, kind: type[Part]) -> Part:
 
 def read_overrides(config: Sequence[str], option: str = "-c") -> dict[str, Any]:
     """The values of ``-c``, or another option, in Flower's own syntax.
-
-    `ConfigError` if the file is missing, or the text is not made of ``key=value``.
 
     >>> read_overrides(["seed=3 model='mlp'"])
     {'seed': 3, 'model': 'mlp'}

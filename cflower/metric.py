@@ -49,8 +49,6 @@ class Metric(NamedTuple):
     def of(cls, name: str, higher_is_better: bool | None = None) -> "Metric":
         """A metric by its name, which decides the direction if that is None.
 
-        Raises a ConfigError for a name that does not show it.
-
         >>> Metric.of("val_rmse").in_full, Metric.of("answer_f1").in_full
         ('val_rmse (lower is better)', 'answer_f1')
         """
@@ -145,7 +143,6 @@ def direction_of(name: str) -> bool | None:
 
 
 def is_share(name: str) -> bool:
-    """Whether a name is that of a share of 1 (or of 100)."""
     words = words_in(name)
     return not words.isdisjoint(SHARES) and words.isdisjoint(LOWER_IS_BETTER)
 

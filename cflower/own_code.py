@@ -25,8 +25,7 @@ def own_function(key: str, value: str) -> Callable[..., Any]:
     """The function that a key's value ``package.module:function`` names.
 
     It is found as Python finds any module: in the app's folder under `flwr run`, in the folder that
-    `cflower` was started in, or among what is installed. Raises a ConfigError if the module cannot
-    be imported, has no such name, or it cannot be called.
+    `cflower` was started in, or among what is installed.
     """
     if not names_own_code(value):
         raise ConfigError(f"Got {key} = {value!r}, but expected package.module:name.")
@@ -62,10 +61,7 @@ def called(key: str, value: str, function: Callable[..., Any], *arguments: Any) 
 
 
 def own_object(key: str, value: str, method: str) -> Any:
-    """What a user's class or function makes without arguments: an object with this method.
-
-    Raises a ConfigError as `own_function` and `called`, and if it lacks the method.
-    """
+    """What a user's class or function makes without arguments: an object with this method."""
     made = called(key, value, own_function(key, value))
     if isinstance(made, type) or not callable(getattr(made, method, None)):
         raise ConfigError(

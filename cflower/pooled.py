@@ -10,8 +10,9 @@ client's metrics are such counts, also those of any other app:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,14 +33,16 @@ NORMAL = 1.959963984540054
 DRAWS = 1000
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """A figure with its 95 % interval."""
 
     value: float
     interval: Interval
 
 
-class OfClass(NamedTuple):
+@dataclass(frozen=True)
+class OfClass:
     """How well one class is found among all others; None where there is nothing to count."""
 
     examples: int
@@ -55,7 +58,8 @@ class OfClass(NamedTuple):
     f1: float | None
 
 
-class Pooled(NamedTuple):
+@dataclass(frozen=True)
+class Pooled:
     """The figures of several clients' examples together."""
 
     examples: int
@@ -131,21 +135,11 @@ def usable(lists: Sequence[Any], length: int = 0) -> list[list[int]]:
 
 def of_class(matrix: NDArray[np.int64], label: int, clients: int) -> OfClass:
     """The figures of one class of a confusion matrix."""
-    found, held, said = (
-        int(matrix[label, label]),
-        int(matrix[label].sum()),
-        int(matrix[:, label].sum()),
-    )
-    others = int(matrix.sum()) - held
+    found, total = int(matrix[label, label]), int(matrix.sum())
+    held, said = int(matrix[label].sum()), int(matrix[:, label].sum())
+    specificity = share(total - held - said + found, total - held)
     f1 = 2 * found / (held + said) if held else None
-    return OfClass(
-        held,
-        clients,
-        share(found, held),
-        share(others - (said - found), others),
-        share(found, said),
-        f1,
-    )
+    return OfClass(held, clients, share(found, held), specificity, share(found, said), f1)
 
 
 def share(part: int, whole: int) -> Share | None:
@@ -177,7 +171,6 @@ def f1_of(matrix: NDArray[np.int64]) -> Share:
 
 
 def macro_f1(matrices: NDArray[Any]) -> NDArray[np.floating]:
-    """The macro F1 of confusion matrices, shape (k, classes, classes)."""
     found = matrices.diagonal(axis1=1, axis2=2)
     held, said = matrices.sum(axis=2), matrices.sum(axis=1)
     f1 = 2 * found / np.where(held > 0, held + said, 1)

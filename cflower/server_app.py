@@ -37,7 +37,7 @@ from cflower.strategy.observers import Observer
 from cflower.strategy.reports import FinalReport
 from cflower.strategy.scaffold import SCAFFOLD
 from cflower.tables.agreement import agree as prepare
-from cflower.tables.agreement import as_text, doubts, in_words, input_names, read
+from cflower.tables.agreement import as_text, doubts, input_names, preparation_in_words, read
 from cflower.tables.agreement import problem_with as unfit
 
 app = ServerApp()
@@ -62,8 +62,8 @@ def run(
 ) -> dict[str, Any]:
     """Federation, rounds, final evaluation; the content of ``summary.json``.
 
-    ``say`` prints one text to the user; without it Flower's log has everything. A ``criterion``
-    takes the place of the one that the run config names.
+    ``say`` prints a text to the user, in place of Flower's log. A ``criterion`` takes the place of
+    that of the config.
     """
     config = RunConfig.read(context.run_config)
     recorder = Recorder(
@@ -101,10 +101,7 @@ def run(
 def train(
     strategy: ClusteredFL, grid: Grid, model: ArrayRecord, config: RunConfig, about: ConfigRecord
 ) -> FinalReport:
-    """All rounds of a strategy, with ``about`` in the config of each message.
-
-    `FederationError` if no client answered the final evaluation.
-    """
+    """All rounds of a strategy, with ``about`` in the config of each message."""
     rounds, timeout = config.num_server_rounds, config.round_timeout
     report = strategy.start(grid, model, rounds, timeout, about, about).report
     if not report.clients:
@@ -119,11 +116,7 @@ def roll_call_of(config: RunConfig) -> RollCall:
 def agree_on_model(
     grid: Grid, roll_call: RollCall, config: RunConfig, recorder: Recorder
 ) -> tuple[list[ArrayRecord], ConfigRecord]:
-    """Wait for clients whose data fit one model; the first models, and what each message says.
-
-    That is the preparation of their tables, if they have any. Prints the classes, the inputs and
-    what of a table is not used.
-    """
+    """Wait for clients whose data fit one model; the first models, and the messages' config."""
     clients = roll_call.gather(grid, config.min_available_nodes)
     facts = [roll_call.facts[name] for name in clients]
     private = config.privacy == "permutation"
@@ -132,7 +125,12 @@ def agree_on_model(
 
     def problem_with(facts: Mapping[str, Any]) -> str:
         problem = spec.problem_with(facts) or seed_problem(facts)
-        return problem or (preparation and table_problem(facts, preparation)) or ""
+        if problem or not preparation:
+            return problem
+        description = read(facts.get(TABLE, ""))
+        if description is None:
+            return "its data are no table of numbers and texts, as those of the others are"
+        return unfit(description, preparation)
 
     roll_call.require(problem_with)
     roll_call.gather(grid, config.min_available_nodes)
@@ -143,7 +141,7 @@ def agree_on_model(
     )
     if preparation:
         spec = spec._replace(input_shape=(len(input_names(preparation)),))
-        recorder.say(in_words(spec.class_names, preparation))
+        recorder.say(preparation_in_words(spec.class_names, preparation))
         holding = {name: one.get(CLASSES_HERE, ()) for name, one in roll_call.facts.items()}
         for sentence in doubts(spec.class_names, holding):
             recorder.say(f"Warning: {sentence}")
@@ -160,10 +158,7 @@ def agree_on_model(
 def preparation_of(
     facts: Mapping[str, Mapping[str, Any]], config: RunConfig, recorder: Recorder
 ) -> dict[str, Any] | None:
-    """How the columns of the clients' tables become inputs; None if most clients have none.
-
-    A resumed run goes on with its own.
-    """
+    """How the columns of the clients' tables become inputs; None if most clients have none."""
     if config.resume and (before := recorder.preparation_before()):
         return before
     described = {name: read(one[TABLE]) for name, one in facts.items() if TABLE in one}
@@ -181,13 +176,6 @@ def preparation_of(
     return preparation
 
 
-def table_problem(facts: Mapping[str, Any], preparation: Mapping[str, Any]) -> str:
-    description = read(facts.get(TABLE, ""))
-    if description is None:
-        return "its data are no table of numbers and texts, as those of the others are"
-    return unfit(description, preparation)
-
-
 def strategy_of(
     config: RunConfig,
     criterion: Criterion | None,
@@ -202,7 +190,12 @@ def strategy_of(
         settings["trial_rounds"] = None  # the criterion's
     for name in ("moving", "personal"):
         settings[name] = None if settings[name] else False
-    settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer_of(config)}
+    rate, momentum = config.server_learning_rate or None, config.server_momentum
+    if names_own_code(config.server_optimizer):
+        optimizer = own_object("server-optimizer", config.server_optimizer, "step")
+    else:
+        optimizer = ServerOptimizer(config.server_optimizer, rate, momentum)
+    settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer}
     settings |= {"observers": observers, "roll_call": roll_call}
     if config.method == "ifca":
         return IFCA(**settings)
@@ -221,14 +214,6 @@ def criterion_of(config: RunConfig) -> Criterion:
     if names_own_code(config.split_criterion):
         return cast(Criterion, own_object("split-criterion", config.split_criterion, "decide"))
     return config.part(NormCriterion)
-
-
-def optimizer_of(config: RunConfig) -> ServerOptimizer:
-    if names_own_code(config.server_optimizer):
-        own = own_object("server-optimizer", config.server_optimizer, "step")
-        return cast(ServerOptimizer, own)
-    learning_rate = config.server_learning_rate or None
-    return ServerOptimizer(config.server_optimizer, learning_rate, config.server_momentum)
 
 
 def initial_model(config: RunConfig, kind: DataSpec, number: int = 0) -> ArrayRecord:

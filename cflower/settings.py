@@ -68,26 +68,23 @@ def key_of(spec: "dataclasses.Field[Any]") -> str:
 def check_fields(
     settings: "DataclassInstance", name_of: "Callable[[dataclasses.Field[Any]], str]" = key_of
 ) -> None:
-    """Refuse settings with a value of another type than its field, or not in its range or options.
-
-    Raises a ConfigError for the first such field, by its key or the name that ``name_of`` gives it.
-    """
+    """Refuse settings of which a value has another type than its field, or is out of range."""
     for spec in fields(settings):
         adapted(spec, getattr(settings, spec.name), name_of(spec))
 
 
 def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
-    """The value as the field's type, such as a whole number as a float.
-
-    Raises a ConfigError with the ``key`` for a value of another type, or that is not in the field's
-    range or options. True is no number.
-    """
+    """The value as the field's type, such as a whole number as a float; True is no number."""
     kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
     if value is None and type(None) in kinds:
         return None
     if float in kinds or int in kinds:
-        bounds = spec.metadata.get("range", Range({}))
-        return adapted_number(value, key, bounds, whole=float not in kinds)
+        bounds, whole = spec.metadata.get("range", Range({})), float not in kinds
+        kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        expected = f"{noun} {bounds}".strip()
+        require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
+        return value if whole else float(value)
     options = spec.metadata.get("options")
     if bool in kinds:
         require(isinstance(value, bool), wrong(key, value, "true or false"))
@@ -96,15 +93,6 @@ def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     if options and not (spec.metadata["own_code"] and names_own_code(value)):
         check_choice(key, value, options)
     return value
-
-
-def adapted_number(value: Any, key: str, bounds: Range, *, whole: bool) -> int | float:
-    """A finite number in its range, as a float unless it has to be a ``whole`` number."""
-    kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
-    fits = isinstance(value, kind) and not isinstance(value, bool)
-    expected = f"{noun} {bounds}".strip()
-    require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
-    return value if whole else float(value)
 
 
 def wrong(key: str, value: object, expected: str) -> str:
@@ -125,7 +113,6 @@ class Checked:
 
 
 def check_influence(key: str, value: float) -> None:
-    """Refuse a number of usual clients for which one may count that is below 1 and not 0."""
     require(
         not 0 < value < 1,
         f"Got {key}={value!r}, but expected 0 (no limit) or a number >= 1: below that, usual "
@@ -159,8 +146,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def check_choice(key: str, value: str, choices: Iterable[str]) -> str:
     """Return what the user wrote for a key if it is one of these.
-
-    Raises a ConfigError that names the key, all choices, and the nearest of them.
 
     >>> check_choice("shift", "rotaton", ["none", "rotation"])
     Traceback (most recent call last):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from logging import WARNING, LogRecord
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -12,11 +13,10 @@ import typer
 from cflower.settings import require
 
 if TYPE_CHECKING:
-    from cflower.recording.recorder import Recorder
     from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
 MANY_CLIENTS = 50
-OWN = "cflower.server_app:app"
+OWN_APP = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own: its config is checked key by key."""
 CLIENTS = 10
 """Default number of clients of any other app."""
@@ -41,13 +41,6 @@ class Runnable(NamedTuple):
     load: Callable[[str], Any]
     """Imports the component "serverapp" or "clientapp"."""
 
-    def recorder(self, runs: Path, resume: str = "") -> "Recorder":
-        """A Recorder that prints nothing, once the app is loaded: its name is then known."""
-        from cflower.recording.recorder import Recorder
-
-        label = "cflower" if self.is_own else ""
-        return Recorder(runs, self.config, app=label, resume=resume, say=silent)
-
     def simulate(self, server_app: Callable[..., Any]) -> Any:
         """The result of a function of a grid, with the app's clients, and a context."""
         from cflower import simulate
@@ -66,23 +59,20 @@ def silent(text: str) -> None:
 
 
 def is_own(app: Path) -> bool:
-    """Whether this is the folder of cflower's own app."""
     from cflower.simulation.app_folder import AppFolder  # loads Flower
 
-    return AppFolder.read(app).components["serverapp"] == OWN
+    return AppFolder.read(app).components["serverapp"] == OWN_APP
 
 
 def runnable(
     app: Path | None, given: Mapping[str, Any], clients: int | None, workers: int | None
 ) -> Runnable:
     """The app in a folder, or cflower's own without one, with other values for some keys."""
-    if app is None:
-        return own_app({}, given, clients, workers)
     from cflower.simulation.app_folder import AppFolder
 
-    folder = AppFolder.read(app)
-    if is_own(app):
-        return own_app(folder.config, given, clients, workers)
+    folder = AppFolder.read(app) if app else None
+    if folder is None or folder.components["serverapp"] == OWN_APP:
+        return own_app(folder.config if folder else {}, given, clients, workers)
     grid = grid_for(clients or CLIENTS, workers or 0, partial(folder.load, "clientapp"))
     return Runnable(False, folder.configured(given), clients or CLIENTS, grid, folder.load)
 
@@ -109,11 +99,8 @@ def own_app(
     load = partial(resolve_name, "cflower.client_app:app")
     grid = grid_for(num_clients, workers, load, ["PIL.PngImagePlugin", "cflower.client_app"])
     values = config.as_keys() | {"output-dir": str(config.output_path.absolute())}
-    return Runnable(True, values, num_clients, grid, own_component)
-
-
-def own_component(name: str) -> Any:
-    return resolve_name(f"cflower.{name.removesuffix('app')}_app:app")
+    components = {"serverapp": "cflower.server_app:app", "clientapp": "cflower.client_app:app"}
+    return Runnable(True, values, num_clients, grid, lambda name: resolve_name(components[name]))
 
 
 def grid_for(
@@ -136,3 +123,25 @@ def grid_for(
 
     started_server(preload)  # while this process loads PyTorch too
     return partial(WorkerGrid, load=load, workers=workers, preload=preload)
+
+
+def plain_log(*, progress_only: bool = False) -> None:
+    """Print Flower's log in plain lines from now on; or of it only warnings and the progress."""
+    from cflower.messages.flower import console_handler
+
+    console_handler.format = plain_line  # type: ignore[method-assign]
+    console_handler.filters = []
+    if progress_only:
+        console_handler.addFilter(lambda r: r.levelno >= WARNING or hasattr(r, "progress"))
+
+
+def plain_line(record: LogRecord) -> str:
+    """The message of a log record; a warning begins with its level.
+
+    >>> from logging import makeLogRecord
+    >>> plain_line(makeLogRecord({"msg": "3 of %d", "args": (4,), "levelno": 30,
+    ...     "levelname": "WARNING"}))
+    'Warning: 3 of 4'
+    """
+    level = f"{record.levelname.capitalize()}: " if record.levelno >= WARNING else ""
+    return level + record.getMessage()

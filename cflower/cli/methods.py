@@ -76,10 +76,7 @@ class Effort(NamedTuple):
 
 
 def clustered_strategy(strategy: Strategy) -> ClusteredFL:
-    """The app's own strategy if it is `ClusteredFL`, else one with the same messages.
-
-    `ConfigError` for a strategy that is neither nor of the kind of ``FedAvg``.
-    """
+    """The app's own strategy if it is `ClusteredFL`, else one with the same messages."""
     if isinstance(strategy, ClusteredFL):
         return with_settings(strategy, observers=(), **ALIKE)
     if not hasattr(strategy, "weighted_by_key"):
@@ -139,9 +136,8 @@ class Methods:
         return with_settings(self._averaged, isolated=True)
 
     def run(self, done: Summary | None = None, *, resumed: bool = False) -> None:
-        """Train what is not in ``done``, the summary of a run with clusters that is finished.
-
-        ``resumed``: the run was interrupted, so what it sent before was not counted.
+        """Train what is not in ``done``, a finished run with clusters; what a ``resumed`` run sent
+        before is not counted.
         """
         recorder, effort = self._recorder, self.effort
         measured = done.measured if done else {}

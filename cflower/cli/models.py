@@ -14,6 +14,7 @@ from cflower.ordering import line
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cflower.metric import Metric
     from cflower.newcomers.assign import Assignment
 
 SeedFile = Annotated[
@@ -67,7 +68,7 @@ def assign(
     record = assignment_record(assignment)
     if as_json:
         return print(json.dumps(record, indent=1))
-    Console(highlight=False).print(path_table(assignment))
+    Console(highlight=False).print(path_table(record, assignment.metric))
     print(assignment_sentence(assignment))
     if not record["stranger"]:
         print(f"As a file: cflower export {line(shown_name(folder))} --cluster {record['cluster']}")
@@ -86,7 +87,7 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
     return {
         "cluster": assignment.cluster,
         "stranger": stranger_at is not None,
-        "stranger_at": None if stranger_at is None else stranger_at.cluster,
+        "stranger_at": stranger_at and stranger_at.cluster,
         "num_train": assignment.num_train,
         "num_held_out": assignment.num_held_out,
         "personal_share": assignment.share,
@@ -94,54 +95,39 @@ def assignment_record(assignment: "Assignment") -> dict[str, Any]:
     }
 
 
-def path_table(assignment: "Assignment") -> "Table":
+def path_table(record: dict[str, Any], metric: "Metric") -> "Table":
     """The models on the newcomer's path, and its similarity to the children of each cluster."""
     from cflower.runs.tables import table_of
 
-    metric, rows = assignment.metric, []
-    for level in assignment.levels:
-        similarities, margin = "", ""
-        if level.step is not None:
-            cosines = level.step.similarities.items()
-            similarities = "\n".join(f"{child} {cosine:+.3f}" for child, cosine in cosines)
-            margin = f"{level.step.margin:.3f}"
-        rows.append(
-            {
-                "cluster": level.cluster,
-                "clients": str(level.members),
-                f"{metric.name} on {assignment.num_held_out} held out": metric.in_words(
-                    level.metrics.get(metric.name)
-                ),
-                "similarity to each child": similarities,
-                "margin": margin,
-            }
-        )
-    return table_of(f"path in the tree ({assignment.num_train} training examples)", rows)
+    rows = []
+    for entry in record["path"]:
+        cosines = entry.get("similarities", {}).items()
+        row = {"cluster": entry["cluster"], "clients": str(entry["clients"])}
+        measured = f"{metric.name} on {record['num_held_out']} held out"
+        row[measured] = metric.in_words(entry.get(metric.name))
+        row["similarity to each child"] = "\n".join(f"{child} {c:+.3f}" for child, c in cosines)
+        rows.append(row | {"margin": f"{entry['margin']:.3f}" if "margin" in entry else ""})
+    return table_of(f"path in the tree ({record['num_train']} training examples)", rows)
 
 
 def assignment_sentence(assignment: "Assignment") -> str:
     """The result of Algorithm 4."""
-    stranger_at = assignment.stranger_at
-    if stranger_at is None:
-        sentence = f"The newcomer belongs to cluster {assignment.cluster}."
-        return f"{sentence} {personal_sentence(assignment)}".rstrip()
-    return (
-        f"The newcomer resembles no cluster: at cluster {stranger_at.cluster} its largest "
-        f"similarity is {stranger_at.similarity:+.3f}, and members have more than "
-        f"{stranger_at.bar:+.3f}. The best model for it is that of cluster "
-        f"{assignment.best.cluster}."
-    )
-
-
-def personal_sentence(assignment: "Assignment") -> str:
-    """The meaning of the leaf's personal step for a newcomer; empty without one."""
-    step = assignment.personal
+    stranger_at, step = assignment.stranger_at, assignment.personal
+    if stranger_at is not None:
+        return (
+            f"The newcomer resembles no cluster: at cluster {stranger_at.cluster} its largest "
+            f"similarity is {stranger_at.similarity:+.3f}, and members have more than "
+            f"{stranger_at.bar:+.3f}. The best model for it is that of cluster "
+            f"{assignment.best.cluster}."
+        )
+    sentence = f"The newcomer belongs to cluster {assignment.cluster}."
     if not assignment.share or step is None:
-        return ""
+        return sentence
     return (
-        f"The members of this cluster have models of their own: with its {assignment.num_train} "
-        f"training examples, {assignment.share:.0%} of a model that it trains by itself for "
-        f"{step.length} rounds from the cluster's model serves the newcomer, else that model."
+        f"{sentence} The members of this cluster have models of their own: with its "
+        f"{assignment.num_train} training examples, {assignment.share:.0%} of a model that it "
+        f"trains by itself for {step.length} rounds from the cluster's model serves the newcomer, "
+        "else that model."
     )
 
 

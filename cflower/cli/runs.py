@@ -4,8 +4,7 @@ import csv
 import json
 import sys
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +70,6 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
 
 
 def cell_text(row: Mapping[str, Any], key: str) -> str:
-    """A value of the list; a dash where there is none."""
     value = row[key]
     if key == "mean":
         from cflower.metric import Metric
@@ -82,7 +80,7 @@ def cell_text(row: Mapping[str, Any], key: str) -> str:
 
 def row_of(folder: Path) -> dict[str, Any]:
     """One run's row of the list, also of a run that was interrupted or is damaged."""
-    from cflower.runs.records import Config, Overview
+    from cflower.runs.records import Config, Summary
     from cflower.runs.run_files import read_record
 
     row: dict[str, Any] = dict.fromkeys((*LEFT, "rounds", "clients", "clusters", "metric", "mean"))
@@ -90,8 +88,8 @@ def row_of(folder: Path) -> dict[str, Any]:
     try:
         with outside(folder):
             begun = read_record(folder, Config)
-            nothing = Overview(rounds=0, clusters={}, clients={})
-            summary = read_record(folder, Overview, nothing)
+            nothing = Summary(run_id="", rounds=0, clusters={}, clients={})
+            summary = read_record(folder, Summary, nothing)
     except RunFolderError as error:
         state = "other version" if isinstance(error, OtherVersionError) else "damaged"
         return row | {"state": state}
@@ -167,8 +165,10 @@ def report(
     from cflower.runs.run_files import find_run
 
     folder = find_run(runs.expanduser(), run)
-    with writing(folder, "RUN"):
+    try:
         path = write_report(folder, metric)
+    except OSError as error:
+        raise ConfigError(f"Cannot write RUN {folder}: {error.strerror or error}.") from None
     print(f"Report: {line(path)}")
     if open_it:
         webbrowser.open(path.absolute().as_uri())
@@ -227,8 +227,13 @@ def compare(
     from cflower.recording.resume import WITHOUT_EFFECT
     from cflower.runs.compare import differing, grouped, measures_of, pairs, spread_of
     from cflower.runs.record import RunRecord
+    from cflower.runs.run_files import find_run, run_folders
 
-    folders = [folder for name in names for folder in runs_named(runs.expanduser(), name)]
+    folders = list[Path]()
+    for name in names:
+        given = Path(name).expanduser()
+        inside = run_folders(given) if given.is_dir() else []
+        folders += inside or [find_run(runs.expanduser(), name)]
     require(len(folders) > 1, "Got one run, but expected two or more to compare.")
     records = [RunRecord.read(folder, metric) for folder in folders]
     for record in records:  # in a key without an effect runs do not differ
@@ -248,14 +253,6 @@ def compare(
     return print(json.dumps(content, indent=1))
 
 
-def runs_named(runs: Path, name: str) -> list[Path]:
-    """The run with this name, or all runs in the folder with this path."""
-    from cflower.runs.run_files import find_run, run_folders
-
-    inside = run_folders(Path(name).expanduser()) if Path(name).expanduser().is_dir() else []
-    return inside or [find_run(runs, name)]
-
-
 def print_comparison(
     groups: "Sequence[Group]", compared: "Sequence[tuple[RunRecord, RunRecord, Paired]]"
 ) -> None:
@@ -271,14 +268,3 @@ def print_comparison(
         lines[MOST_PAIRS:] = [f"{more} more pairs of runs: add --json."] if more > 0 else []
     for text in lines or [UNPAIRED]:
         console.print(text, markup=False)
-
-
-@contextmanager
-def writing(path: Path, option: str) -> Iterator[None]:
-    """Turn an error of writing a file into a `ConfigError`."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot write {option} {path}: {error.strerror or error}. Give another place."
-        ) from None

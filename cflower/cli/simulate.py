@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import cflower
-from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, runnable
-from cflower.cli.log_lines import plain_log
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, plain_log, runnable
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:

@@ -68,8 +68,7 @@ def start_of(
 ) -> Start:
     """Run a ServerApp up to the first ``start`` of a strategy, and return what that was given.
 
-    The app may ask its clients before; what it does after the run is left out. `ConfigError` if it
-    starts no strategy.
+    The app may ask its clients before; what it does after the run is left out.
     """
     names = "self", "initial_arrays", "num_rounds", "train_config", "evaluate_config"
     parameters = signature(Strategy.start)
@@ -104,7 +103,6 @@ def own_start(grid: Grid, config: Mapping[str, Any]) -> Start:
 
 
 def kinds(kind: type[Any]) -> Iterator[type[Any]]:
-    """A class and all that inherit from it."""
     yield kind
     for below in kind.__subclasses__():
         yield from kinds(below)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cflower.cli.apps import App, Clients, RunConfigs, Workers, runnable, silent
-from cflower.cli.log_lines import plain_log
+from cflower.cli.apps import App, Clients, RunConfigs, Workers, plain_log, runnable, silent
 from cflower.cli.runs import DEFAULT_RUNS, AsJson
-from cflower.settings import require
+from cflower.settings import check_choice, require
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -48,8 +47,10 @@ def try_methods(
     Example: `cflower try -c "shift='label-swap' num-groups=2" --clients 10`
     """
     from cflower.config import read_overrides
+    from cflower.recording.recorder import Recorder
     from cflower.runs.record import RunRecord
     from cflower.runs.run_files import find_run
+    from cflower.runs.ways import LITERATURE
 
     given, done = read_overrides(config or []), None
     for key in FOR_ONE_RUN:
@@ -66,8 +67,12 @@ def try_methods(
         run.is_own or not also,
         f"Got --also {also}, but the clients of another app train as that app says: leave it out.",
     )
-    more = chosen(also)
-    server_app, recorder = run.load("serverapp"), run.recorder(runs, resume)
+    more = [name.strip() for name in also.split(",") if name.strip()]
+    for name in more:
+        check_choice("--also", name, LITERATURE)
+    server_app = run.load("serverapp")  # the app's name is known from then on
+    label = "cflower" if run.is_own else ""
+    recorder = Recorder(runs, run.config, app=label, resume=resume, say=silent)
 
     def train(grid: "InlineGrid", context: "Context") -> None:
         from cflower.cli.methods import Methods
@@ -88,17 +93,6 @@ def try_methods(
         print(f"\nInterrupted. What is finished is kept; to go on, {cure}.", file=sys.stderr)
         raise typer.Exit(130) from None
     show_methods(recorder.path, as_json=as_json)
-
-
-def chosen(also: str) -> list[str]:
-    """The methods between commas."""
-    from cflower.runs.ways import LITERATURE
-    from cflower.settings import check_choice
-
-    names = [name.strip() for name in also.split(",") if name.strip()]
-    for name in names:
-        check_choice("--also", name, LITERATURE)
-    return names
 
 
 def show_methods(folder: Path, *, as_json: bool) -> None:

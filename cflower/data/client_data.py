@@ -15,7 +15,7 @@ from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import load_source
-from cflower.data.stored import Stored, most_common
+from cflower.data.stored import Stored, usual_value
 from cflower.seeding import generator
 from cflower.settings import require_data
 
@@ -35,10 +35,8 @@ def client_data(
     """The examples of one client; of a table by a ``preparation`` (`cflower.tables`).
 
     Which examples are in which part depends on the seed, the partition and its labels only.
-    ``group`` is the group of a shift that the examples belong to, if it is not the client's first
-    one. An ``outline`` has zeros as inputs, as ten thousand clients' pictures take minutes; all
-    else is right. Raises a ConfigError or DataError if the settings do not fit each other, the data
-    or the number of clients.
+    ``group`` is the group of a shift, if it is not the client's first one. An ``outline`` has zeros
+    as inputs, as ten thousand clients' pictures take minutes.
     """
     stored = _dealt(settings, partition, num_partitions)
     true_group: int | str | None = None
@@ -56,7 +54,7 @@ def client_data(
         examples = apply_shift(examples, settings, group, partition)
         true_group = group
     elif settings.group_column:
-        true_group = most_common(stored.metadata_of(settings.group_column))
+        true_group = usual_value(stored.metadata_of(settings.group_column))
     rng = generator(settings.seed, "hold-out", partition)
     same = len(stored) == len(examples)
     # As before a shift that changes labels: a drift must not move an example to another part.
@@ -69,11 +67,7 @@ def client_data(
 
 
 class KeptData:
-    """`client_data`, kept in memory: a later round gets the same arrays at once.
-
-    Decoding a client's pictures takes as long as training on them. The data used longest ago are
-    dropped where all together have more than so many bytes.
-    """
+    """`client_data`, up to so many bytes of it: decoding takes as long as training."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -81,7 +75,6 @@ class KeptData:
         self.cache_clear()
 
     def cache_clear(self) -> None:
-        """Drop all data."""
         self._kept, self._bytes = OrderedDict[Any, ClientData](), 0
 
     def __call__(
@@ -118,7 +111,7 @@ def natural_id_of(settings: DataSettings, partition: int, num_partitions: int) -
     if settings.partitioner != "natural-id" or settings.shift == "topic":
         return ""
     column = settings.natural_id_column
-    value = most_common(_dealt(settings, partition, num_partitions).metadata_of(column))
+    value = usual_value(_dealt(settings, partition, num_partitions).metadata_of(column))
     return f"{column}-{value}" if value.isdigit() else value
 
 

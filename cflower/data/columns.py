@@ -51,10 +51,8 @@ class Table:
 
     @classmethod
     def of(cls, name: str, table: pa.Table) -> "Table":
-        """The columns of an Arrow table; classes and images as `datasets` notes them in it.
-
-        Without those that number the rows: pandas writes them into files unless asked not to.
-        Raises a DataError if two columns have one name.
+        """The columns of an Arrow table, without those by which pandas numbers rows; classes and
+        images as `datasets` notes them in it.
         """
         columns = dict(zip(table.column_names, table.columns, strict=True))
         if len(columns) < table.num_columns:
@@ -68,10 +66,7 @@ class Table:
         return cls(name, columns, classes, tuple(n for n in types if types[n] == "Image"))
 
     def find(self, name: str, key: str) -> str:
-        """The name of a column that a setting asks for.
-
-        Raises a DataError if it does not exist; names those that do, and the nearest.
-        """
+        """The name of a column that a setting asks for."""
         if name not in self.columns:
             hint = did_you_mean(name, self.columns) or "."
             columns = listed(self.columns)
@@ -85,7 +80,6 @@ class Table:
         return 3 if name in self.images else axes_of(self.columns[name])
 
     def is_value(self, name: str) -> bool:
-        """Whether a column has one number, text or date in a row."""
         return name not in self.images and is_value(self.columns[name])
 
     @cached_property
@@ -102,10 +96,7 @@ class Table:
 
 
 def label_column(table: Table, settings: DataSettings) -> str:
-    """Name of the label column: the wanted one, else the first with classes, else a usual name.
-
-    Raises a DataError that names the columns if there is none.
-    """
+    """Name of the label column: the wanted one, else the first with classes, else a usual name."""
     wanted = settings.label_column
     usual = (wanted,) if wanted else (*table.classes, *LABEL_COLUMNS)
     existing = [name for name in usual if name in table.columns]
@@ -121,12 +112,8 @@ def label_column(table: Table, settings: DataSettings) -> str:
 
 
 def labels_of(table: Table, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels as positions in their classes, shape (n,), and the names of all classes.
-
-    Call it on the whole source: a partition need not have every class.
-
-    Raises a DataError if a label is missing, or the labels are measurements or names of rows, no
-    classes.
+    """Labels as positions in their classes, shape (n,), and the names of all classes of the whole
+    source.
     """
     if column in table.classes:
         labels = numbers(table.columns[column], column, table.name)
@@ -173,7 +160,6 @@ def targets_of(table: Table, column: str) -> NDArray[np.float32]:
 
 
 def check_classes(names: tuple[str, ...], source: str) -> None:
-    """Raise a DataError for a source with fewer than two classes."""
     require_data(
         len(names) > 1,
         f"{source} has only {len(names)} class ({listed(names)}): training a classifier needs at "
@@ -182,10 +168,7 @@ def check_classes(names: tuple[str, ...], source: str) -> None:
 
 
 def input_columns(table: Table, settings: DataSettings, label: str) -> list[str]:
-    """The columns to learn from: the wanted ones, else the image column, else all of one value.
-
-    Raises a DataError if there is nothing to learn from, or a wanted column is no input.
-    """
+    """The columns to learn from: the wanted ones, else the image column, else all of one value."""
     taken = {label, *settings.metadata}
     if settings.input_columns:
         return _wanted_inputs(table, settings.input_columns, taken)

@@ -1,19 +1,54 @@
 """Stored inputs as arrays: pixels scaled, channels first, image files opened by Pillow."""
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cflower.data.common import CommonArrays
 from cflower.errors import DataError
 from cflower.settings import require_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+class CommonArrays:
+    """Arrays in a folder, by what they were made of; without a folder each process makes them."""
+
+    folder: Path | None = None
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        """How much this process writes at most."""
+
+    def found_or_made(self, make: Callable[[], NDArray[Any]], *key: bytes) -> NDArray[Any]:
+        """The array of this key, which is everything that decides what ``make`` returns."""
+        if self.folder is None:
+            return make()
+        digest = blake2b(digest_size=16)
+        for part in key:
+            digest.update(len(part).to_bytes(8) + part)
+        path = self.folder / f"{digest.hexdigest()}.npy"
+        with suppress(OSError):
+            found: NDArray[Any] = np.load(path)
+            return found
+        made = make()
+        if made.nbytes <= self.most_bytes:
+            with suppress(OSError):  # such as a full disk
+                part_of_it = self.folder / f"{os.getpid()}.npy"
+                np.save(part_of_it, made)
+                part_of_it.replace(path)
+                self.most_bytes -= made.nbytes
+        return made
+
 
 PICTURES = CommonArrays(most_bytes=2 * 10**9)
 """Opening a client's pictures takes as long as training on them."""
@@ -25,19 +60,16 @@ def decoded(
     source: str,
     names: tuple[str, ...],
 ) -> NDArray[np.float32]:
-    """Some rows of the stored inputs of a source.
+    """Some rows of the stored inputs of a source, whose columns have these ``names``.
 
     Inputs are numbers, shape (n, ...), or image files: mappings or structs of ``bytes`` and
-    ``path``. Images become (m, channels, height, width):
-    whole numbers divided by 255, floats as they are, palettes and transparency turned to RGB.
-    Columns of numbers become (m, features). Errors name the source and its columns, ``names``: one,
-    or one for each number of a row.
-
-    Raises a DataError if an image cannot be opened or differs from the source's first in size or
-    number of channels, or numbers are missing or infinite.
+    ``path``. Images become (m, channels, height, width): whole numbers divided by 255, floats as
+    they are, palettes and transparency turned to RGB. Columns of numbers become (m, features).
     """
     if not isinstance(inputs, np.ndarray) or inputs.dtype == object:
-        return _images(inputs, rows, source)
+        make = partial(_opened, inputs, rows, source)
+        pixels = PICTURES.found_or_made(make, source.encode(), rows.tobytes())
+        return _channels_first(_scaled(pixels))
     numbers = _channels_first(_scaled(inputs[rows]))
     wrong = ~np.isfinite(numbers)
     if wrong.any():
@@ -47,17 +79,6 @@ def decoded(
             f"{names[place]!r}: fill or remove them."
         )
     return numbers
-
-
-def _images(
-    files: NDArray[Any] | pa.ChunkedArray,
-    rows: NDArray[np.int64],
-    source: str,
-) -> NDArray[np.float32]:
-    """Stored image files, shape (m, channels, height, width)."""
-    make = partial(_opened, files, rows, source)
-    pixels = PICTURES.found_or_made(make, source.encode(), rows.tobytes())
-    return _channels_first(_scaled(pixels))
 
 
 def _opened(
@@ -118,14 +139,11 @@ def _channels_first(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _size(pixels: NDArray[Any]) -> str:
-    """Size in words, e.g. ``28x28 grey``."""
     return f"{pixels.shape[1]}x{pixels.shape[0]} {'colour' if pixels.ndim == 3 else 'grey'}"
 
 
 def as_series(rows: NDArray[np.float32], channels: int, source: str) -> NDArray[np.float32]:
     """Rows of numbers, one moment after the other, as time series (n, channels, length).
-
-    Raises a DataError if the inputs are no rows of numbers, or do not divide into such moments.
 
     >>> as_series(np.arange(6, dtype=np.float32)[None], 2, "a table")
     array([[[0., 2., 4.],

@@ -18,13 +18,12 @@ class Change(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def changes_of(drift: str) -> tuple[Change, ...]:
+def group_changes(drift: str) -> tuple[Change, ...]:
     """The changes that a text lists, in order of their rounds.
 
     ``ROUND:CLIENT=GROUP`` separated by commas; rounds count from 1, clients and groups from 0.
-    Raises a ConfigError if a part has another form.
 
-    >>> changes_of("20:3=1, 10:4=0")
+    >>> group_changes("20:3=1, 10:4=0")
     (Change(server_round=10, client=4, group=0), Change(server_round=20, client=3, group=1))
     """
     changes = []
@@ -40,11 +39,8 @@ def changes_of(drift: str) -> tuple[Change, ...]:
 
 
 def check_changes(drift: str, num_clients: int, num_groups: int) -> None:
-    """Refuse changes of a client or to a group that does not exist.
-
-    Raises a ConfigError for the first such change.
-    """
-    for server_round, client, group in changes_of(drift):
+    """Refuse changes of a client or to a group that does not exist."""
+    for server_round, client, group in group_changes(drift):
         require(
             client < num_clients and group < num_groups,
             f"Got drift={drift!r}, but in round {server_round} there is no client {client} or no "
@@ -60,7 +56,7 @@ def group_at(drift: str, client: int, server_round: int) -> int | None:
     [None, 1]
     """
     group = None
-    for change in changes_of(drift):
+    for change in group_changes(drift):
         if change.client == client and change.server_round <= server_round:
             group = change.group
     return group

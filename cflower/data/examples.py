@@ -12,10 +12,7 @@ from cflower.settings import require_data
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled examples, all of one shape.
-
-    Raises a DataError if the lengths differ or a label is outside the classes.
-    """
+    """Labelled examples, all of one shape."""
 
     inputs: NDArray[np.float32]
     """Images (n, channels, height, width) with values in [0, 1], rows of numbers (n, features), or
@@ -45,12 +42,10 @@ class Examples:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes of the whole source."""
         return len(self.class_names)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input, e.g. (channels, height, width)."""
         return self.inputs.shape[1:]
 
     @property
@@ -63,7 +58,6 @@ class Examples:
         return Examples(self.inputs[indices], self.labels[indices], self.class_names)
 
     def with_others(self, others: "Examples") -> "Examples":
-        """These examples and then others of the same source."""
         inputs = np.concatenate((self.inputs, others.inputs))
         labels = np.concatenate((self.labels, others.labels))
         return Examples(inputs, labels, self.class_names)
@@ -76,11 +70,8 @@ def split(
 
     Each class is shared out in proportion, to within one example, and so are numbers to predict by
     their size; of sequences, labels (n, length), the examples are drawn without regard to them.
-    ``fraction`` in (0, 1) is the share of the examples to hold out, ``decide`` in [0, 1) that of
-    the held-out examples that decide; with 0 there is no such part. Shares are rounded to whole
-    examples; no part is empty. The same stream and labels give the same positions.
-
-    Raises a DataError with too few examples.
+    ``fraction`` in (0, 1) is the share to hold out, ``decide`` in [0, 1) that of the held-out
+    examples that decide; with 0 there is no such part. No part is empty.
     """
     least, parts = (2, "train on, decide by and report") if decide else (1, "train on and report")
     num_examples = len(labels)

@@ -8,19 +8,20 @@ import re
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cflower.data.columns import Table
-from cflower.data.npz import Archives
 from cflower.errors import DataError, first_line
 from cflower.ordering import listed, without
 from cflower.settings import require_data
-from cflower.tables.files import joined, name_of, read_file, tables_among
+from cflower.tables.files import joined_tables, name_of, read_table, tables_among
 from cflower.tables.values import Column
 
-PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"}
 WORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -34,11 +35,10 @@ SPLITS = {
 
 
 def load_folder(folder: Path, key: str = "dataset") -> Table:
-    """The training examples in a local folder.
+    """The training examples in a local folder, which the setting ``key`` names.
 
     It holds CSV, Parquet or NPZ files, one folder of images per class, or anything else that
-    ``datasets.load_dataset`` reads. Raises a DataError, with the key that names the folder, if it
-    is missing, empty, cannot be read or has no training examples.
+    ``datasets.load_dataset`` reads.
     """
     name = f"{key} = {str(folder)!r}"
     require_data(
@@ -65,7 +65,7 @@ def load_folder(folder: Path, key: str = "dataset") -> Table:
 
 def _read(name: str, folder: Path, files: list[Path]) -> Table:
     if archives := [path for path in files if path.suffix == ".npz"]:
-        return Table(name, Archives(name, archives))
+        return Table(name, read_archives(name, archives))
     files = [path for path in files if not _is_no_data(path.relative_to(folder), path)]
     excel = [path.name for path in files if path.suffix.lower() in (".xlsx", ".xls", ".ods")]
     require_data(
@@ -74,10 +74,10 @@ def _read(name: str, folder: Path, files: list[Path]) -> Table:
     )
     if tables := tables_among(files):
         tables = training_files(folder, tables, name)
-        read_ones = {str(file.relative_to(folder)): read_file(file) for file in tables}
-        return _with_origins(Table.of(name, joined(name, read_ones)), read_ones)
+        read_ones = {str(file.relative_to(folder)): read_table(file) for file in tables}
+        return _with_origins(Table.of(name, joined_tables(name, read_ones)), read_ones)
     kinds = {path.suffix.lower() for path in files}
-    if kinds and kinds <= PICTURES:
+    if kinds and kinds <= IMAGES:
         return _pictures(name, folder, training_files(folder, files, name, class_folders=True))
     from cflower.data.hub import load_with_datasets
 
@@ -89,8 +89,8 @@ def training_files(
 ) -> list[Path]:
     """Those files that folder or file names mark as training examples; all, if none is marked.
 
-    With ``class_folders`` the innermost folder is a class, whatever its name, unless all of them
-    are named like splits. Raises a DataError if there are test or validation examples only.
+    With ``class_folders`` the innermost folder is a class, unless all of them are named like
+    splits.
     """
     inner = {path.parent.name for path in files}
     depth = -2 if class_folders and not inner <= {*chain.from_iterable(WORDS.values())} else -1
@@ -125,10 +125,7 @@ def _is_no_data(relative: Path, path: Path) -> bool:
 
 
 def _with_origins(table: Table, files: dict[str, pa.Table]) -> Table:
-    """A table with the file of each row, without its ending, and its folder if all lie in some.
-
-    Of several files only; they are clients for ``natural-id-column``.
-    """
+    """A table with the file of each row, and its folder, as clients for ``natural-id-column``."""
     places = list(map(Path, files))
     origins = {"file": [name_of(place) for place in places]}
     if all(place.parent.name for place in places):
@@ -140,10 +137,7 @@ def _with_origins(table: Table, files: dict[str, pa.Table]) -> Table:
 
 
 def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
-    """Images, each labelled with the name of its folder; without labels if some lie in none.
-
-    In CLIENT/CLASS/ the column "folder" names the folder above, for ``natural-id-column``.
-    """
+    """Images, each labelled with its folder's name; CLIENT/CLASS/ names the client too."""
     names = sorted({file.parent.name for file in files})
     stored = [{"bytes": None, "path": str(file)} for file in files]  # opened when decoded
     columns: dict[str, Column] = {"image": np.array(stored, dtype=object)}
@@ -152,3 +146,36 @@ def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
     if all(folder not in (file.parent, file.parent.parent) for file in files):
         columns["folder"] = np.array([file.parent.parent.name for file in files], dtype=object)
     return Table(name, columns, {"label": tuple(names)}, ("image",))
+
+
+def read_archives(name: str, files: list[Path]) -> dict[str, NDArray[Any]]:
+    """The arrays that all archives of a folder have, joined."""
+    archives = [_archive(file) for file in files]
+    names = [key for key in archives[0] if all(key in archive for archive in archives)]
+    require_data(
+        len(names) > 0,
+        f"{name} has NPZ files without a common array: use the same names in all of them.",
+    )
+    columns = {}
+    for key in names:
+        first, *others = (archive.pop(key) for archive in archives)
+        for file, part in zip(files[1:], others, strict=True):
+            require_data(
+                (part.shape[1:], part.dtype.kind) == (first.shape[1:], first.dtype.kind),
+                f"{name} has arrays of different kinds, {first.shape[1:]} {first.dtype} in "
+                f"{files[0].name} and {part.shape[1:]} {part.dtype} in {file.name}: bring "
+                "them all to one shape and type.",
+            )
+        columns[key] = np.concatenate([first, *others]) if others else first
+    return columns
+
+
+def _archive(file: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(file) as archive:  # no pickles: those could run code
+            return {key: np.atleast_1d(array) for key, array in archive.items()}
+    except Exception as error:  # NumPy's and zipfile's, of many kinds
+        raise DataError(
+            f"{file} cannot be read ({first_line(error)}): write it with "
+            "numpy.savez(file, x=..., y=...), without arrays of objects."
+        ) from None

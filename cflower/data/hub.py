@@ -5,7 +5,7 @@ Imported only where it is needed: `datasets` alone takes over a second.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from cflower.data.columns import Table
 from cflower.errors import DataError, first_line
 from cflower.settings import require_data
 
+datasets.disable_progress_bars()  # every client would draw its own into the one log
+
 HUB_TIMEOUT = 5.0
 """Seconds to wait for the Hub before it counts as not reachable."""
 
@@ -23,22 +25,17 @@ HUB_TIMEOUT = 5.0
 def load_with_datasets(path: str, name: str) -> Table:
     """The training examples of a folder that `datasets` understands, or saved with save_to_disk."""
     saved = any((Path(path) / note).is_file() for note in ("dataset_dict.json", "state.json"))
-    with _quiet():
-        read = datasets.load_from_disk if saved else datasets.load_dataset
-        return training_part(read(path), name)
+    read = datasets.load_from_disk if saved else datasets.load_dataset
+    return training_part(read(path), name)
 
 
 def load_hub(name: str) -> Table:
-    """The training examples of a public data set of the Hub, or of the local cache.
-
-    ``NAME@REVISION`` names one revision: a tag, or a commit, which stays as it is.
-    Raises a DataError if there is none of this name, or the Hub cannot be reached.
+    """The training examples of a public data set of the Hub, or of the local cache: ``NAME`` or
+    ``NAME@REVISION``, a tag or a commit.
     """
     repository, _, revision = name.partition("@")
-    # Offline, it loads what an earlier run left in the cache.
-    place = nullcontext() if _hub_reachable() else _offline()
     try:
-        with _quiet(), place:
+        with _reachable_or_cached():
             parts = datasets.load_dataset(repository, revision=revision or None)
     except Exception as error:
         raise DataError(
@@ -50,10 +47,7 @@ def load_hub(name: str) -> Table:
 
 
 def training_part(parts: Any, name: str) -> Table:
-    """The table of a ``datasets.Dataset``, or of the part ``train`` of several.
-
-    Raises a DataError if there is no such part.
-    """
+    """The table of a ``datasets.Dataset``, or of the part ``train`` of several."""
     if isinstance(parts, Mapping):
         require_data(
             "train" in parts,
@@ -64,35 +58,19 @@ def training_part(parts: Any, name: str) -> Table:
     return Table.of(name, parts.with_format("arrow")[:])
 
 
-def _hub_reachable() -> bool:
-    """Whether the Hub answers at all: a load would try six times, for half a minute or more."""
-    try:
-        session = huggingface_hub.get_session()
-        session.head(huggingface_hub.constants.ENDPOINT, timeout=HUB_TIMEOUT)
-    except Exception:  # whatever the HTTP library calls it, or offline mode
-        return False
-    return True
-
-
 @contextmanager
-def _offline() -> Iterator[None]:
-    """Let `datasets` look into its cache only, as with HF_HUB_OFFLINE=1."""
+def _reachable_or_cached() -> Iterator[None]:
+    """Let `datasets` look into its cache only, unless the Hub answers at all.
+
+    Otherwise a load tries six times, for half a minute or more.
+    """
     constants, config = huggingface_hub.constants, datasets.config
     before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        huggingface_hub.get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT)
+    except Exception:  # whatever the HTTP library calls it, or offline mode
+        constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars: every client would draw its own into the one log."""
-    shown = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            datasets.enable_progress_bars()

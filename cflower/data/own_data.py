@@ -13,7 +13,7 @@ from cflower.data.examples import Examples, split
 from cflower.data.folders import load_folder
 from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
-from cflower.data.stored import Stored, most_common
+from cflower.data.stored import Stored, usual_value
 from cflower.data.text import windows
 from cflower.ordering import counted, in_order, listed
 from cflower.seeding import generator
@@ -33,15 +33,10 @@ def load_own_data(
     """The examples of a client's own folder; cached, so that a process reads it once.
 
     ``class_names`` are the classes of the run, or the vocabulary of texts; if empty, the folder's
-    own, in natural order of their names. ``key`` names the folder in errors. A table is prepared by
-    a ``preparation``, see `Stored.examples`.
-
-    Real clients differ by themselves: nothing is dealt out or shifted, and the true group is known
-    only from a group column. Which examples are in which part depends on the seed and on
-    the content of the folder only, so they are the same after a restart.
-
-    Raises a DataError if the folder is missing or empty, cannot be read, or does not fit the
-    classes.
+    own, in natural order. ``key`` names the folder in errors. A table is prepared by a
+    ``preparation``, see `Stored.examples`. Nothing is dealt out or shifted; the true group is known
+    only from a group column. The parts depend on the seed and the folder's content only, so they
+    are the same after a restart.
     """
     table = load_folder(Path(path).expanduser(), key)
     if settings.is_text:
@@ -68,7 +63,7 @@ def load_own_data(
     rng = generator(settings.seed, "hold-out", "own-data")
     places = split(labels, settings.validation_fraction, rng, settings.decide_fraction)
     column = settings.group_column
-    group = most_common(source.metadata_of(column)) if column else None
+    group = usual_value(source.metadata_of(column)) if column else None
     described = None if preparation else source.described(places[0])
     known = preparation or (as_text(alone(described)) if described else "")
     data = prepared(list(map(chosen, places)), group, settings.standardise)

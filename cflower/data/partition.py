@@ -13,7 +13,7 @@ With shift ``topic`` the examples of each topic are dealt out to the clients of 
 
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from cflower.errors import DataError
 from cflower.ordering import listed
 from cflower.settings import require_data
 
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
-
 LABEL, POSITION = "the label", "position in the source"
 """Columns of the table that is dealt out: not to be taken for columns of the source."""
 
@@ -38,9 +35,8 @@ Positions = tuple[NDArray[np.int64], ...]
 def deal_out(source: Stored, num_clients: int, settings: DataSettings) -> Positions:
     """Deal a source out to the clients of a run; with shift ``topic`` each group holds one topic.
 
-    The source is shuffled, as `cflower.data.sources.load_source` returns it. The positions cover
-    it, except for surplus topics and natural ids and, with shards, a remainder smaller than the
-    number of shards. Raises a DataError if the examples do not suffice for so many clients.
+    The positions cover the source, which is shuffled, except for surplus topics and natural ids
+    and, with shards, a remainder smaller than the number of shards.
     """
     if settings.shift != "topic":
         return _deal(source, num_clients, settings)
@@ -77,40 +73,35 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
         return tuple(np.array_split(np.arange(num_examples), num_clients))
     if settings.partitioner == "natural-id":
         return _by_natural_id(source, settings.natural_id_column, num_clients)
-    # Loads plotting libraries, for which a node with data of its own should not have to wait at
-    # every message: a deployment starts a new process for each.
-    from flwr_datasets import partitioner as dealers
-
     mean, shards = num_examples // num_clients, settings.shards_per_client
     fewest = max(min(3, mean), min(10, mean // 4))  # 3: one for each part
-    by_label = {"num_partitions": num_clients, "partition_by": LABEL, "seed": settings.seed}
-    alpha = float(settings.dirichlet_alpha)
-    least = {"min_partition_size": fewest, "self_balancing": False}
-    dealings: dict[str, tuple[Any, dict[str, Any], str]] = {
-        "dirichlet": (
-            dealers.DirichletPartitioner,
-            {**by_label, "alpha": alpha, **least},
+    # They load plotting libraries, for which a node with data of its own should not have to wait
+    # at every message: a deployment starts a new process for each.
+    import datasets
+    from flwr_datasets.partitioner import DirichletPartitioner, ShardPartitioner
+
+    dealer: DirichletPartitioner | ShardPartitioner
+    if settings.partitioner == "dirichlet":
+        alpha = float(settings.dirichlet_alpha)
+        dealer = DirichletPartitioner(
+            num_clients, LABEL, alpha, fewest, self_balancing=False, seed=settings.seed
+        )
+        failure = (
             f"partitioner = 'dirichlet' with dirichlet-alpha = {alpha} cannot give each of "
             f"{num_clients} clients at least {fewest} of {num_examples} examples: use a larger "
-            "dirichlet-alpha, fewer clients or more examples.",
-        ),
-        "shards": (
-            dealers.ShardPartitioner,
-            {**by_label, "num_shards_per_partition": shards},
+            "dirichlet-alpha, fewer clients or more examples."
+        )
+    else:
+        dealer = ShardPartitioner(
+            num_clients, LABEL, num_shards_per_partition=shards, seed=settings.seed
+        )
+        failure = (
             f"partitioner = 'shards' cannot cut {num_examples} examples into shards for "
             f"{num_clients} clients with shards-per-client = {shards}: use fewer shards, fewer "
-            "clients or more examples.",
-        ),
-    }
-    dealer, options, failure = dealings[settings.partitioner]
-    return _positions(dealer(**options), source, num_clients, failure)
-
-
-def _positions(dealer: "Partitioner", source: Stored, num_clients: int, failure: str) -> Positions:
-    """Deal out the positions instead of the examples: the images are never touched."""
-    import datasets
-
-    columns: dict[str, Any] = {LABEL: source.labels, POSITION: np.arange(len(source))}
+            "clients or more examples."
+        )
+    # The positions instead of the examples are dealt out: the images are never touched.
+    columns: dict[str, Any] = {LABEL: source.labels, POSITION: np.arange(num_examples)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # flwr-datasets warns at each of ten Dirichlet draws
         try:

@@ -12,10 +12,7 @@ from cflower.settings import require_data
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """A client's examples to train on, to decide by and to report, and its true group if known.
-
-    A shift numbers its groups; a column of groups names them.
-    """
+    """A client's examples in three parts, and its true group, if known, as a number or a name."""
 
     train: Examples
     decide: Examples
@@ -28,13 +25,11 @@ class ClientData:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that the examples take."""
         parts = {id(part): part for part in (self.train, self.decide, self.report)}.values()
         return sum(part.inputs.nbytes + part.labels.nbytes for part in parts)
 
     @property
     def classes_here(self) -> list[str]:
-        """The classes of which there are examples."""
         parts = self.train, self.decide, self.report
         occur = {label for part in parts for label in np.unique(part.labels)}
         return [name for label, name in enumerate(self.train.class_names) if label in occur]
@@ -49,9 +44,7 @@ def prepared(parts: Sequence[Examples], group: int | str | None, standardise: st
     """A client's parts in read-only arrays, standardised if the setting is ``"client"``.
 
     The first is to train on, the last to report; one between them decides, else the last does.
-
-    Standardising is not the default: clients that differ by an offset or a unit only then look
-    alike, and that may be just what separates the groups.
+    Standardising is not the default: an offset or a unit may be just what separates the groups.
     """
     if standardise == "client":
         parts = standardised(parts)
@@ -61,10 +54,7 @@ def prepared(parts: Sequence[Examples], group: int | str | None, standardise: st
 
 
 def standardised(parts: Sequence[Examples]) -> list[Examples]:
-    """All parts by the mean and deviation of every column of the first; constant columns are 0.
-
-    Raises a DataError if the inputs are no rows of numbers.
-    """
+    """All parts by the mean and deviation of every column of the first; constant columns are 0."""
     train = parts[0]
     require_data(
         train.inputs.ndim == 2 and train.labels.ndim == 1,

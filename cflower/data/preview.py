@@ -10,7 +10,7 @@ from cflower.data.examples import Examples
 SAMPLES = 5
 LARGEST_SIDE = 28
 """Pixels; larger images are thinned out."""
-MOST_CLASSES = 200
+MOST_COUNTED = 200
 MOST_POINTS = 50
 """Points per mean curve; longer ones are thinned out."""
 MOST_NUMBERS = 20_000
@@ -34,31 +34,23 @@ def preview(examples: Examples, *, pictures: bool = True) -> dict[str, list[int]
     counts: dict[str, list[int] | bytes] = {}
     if not examples.class_names:  # numbers are predicted
         return counts
-    if examples.num_classes <= MOST_CLASSES:
+    if examples.num_classes <= MOST_COUNTED:
         labels = examples.labels.ravel()
         counts["label_counts"] = np.bincount(labels, minlength=examples.num_classes).tolist()
     is_text = examples.labels.ndim > 1  # with a label for every token
     if not pictures or is_text:
         return counts
     if len(examples.input_shape) == 3:
-        return counts | _samples(examples)
+        if examples.input_shape[0] not in (1, 3) or not len(examples):  # neither grey nor RGB
+            return counts
+        chosen = varied(examples.labels, SAMPLES)
+        images = as_pixels(examples.inputs[chosen])
+        counts |= {"sample_images": images.tobytes(), "sample_shape": list(images.shape[1:])}
+        return counts | {"sample_labels": examples.labels[chosen].tolist()}
     means = mean_examples(examples)
     if means.size > MOST_NUMBERS or not counts:
         return counts
     return counts | {"mean_examples": means.tobytes(), "mean_shape": list(means.shape[1:])}
-
-
-def _samples(examples: Examples) -> dict[str, list[int] | bytes]:
-    """A few images with their labels; none if they are neither grey nor RGB."""
-    if examples.input_shape[0] not in (1, 3) or not len(examples):
-        return {}
-    chosen = varied(examples.labels, SAMPLES)
-    images = as_pixels(examples.inputs[chosen])
-    return {
-        "sample_images": images.tobytes(),
-        "sample_shape": list(images.shape[1:]),
-        "sample_labels": examples.labels[chosen].tolist(),
-    }
 
 
 def mean_examples(examples: Examples) -> NDArray[np.float16]:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from cflower.data.drift import changes_of
+from cflower.data.drift import group_changes
 from cflower.errors import ConfigError
 from cflower.settings import check_fields, choice, number, require
 
@@ -12,8 +12,8 @@ SHIFTS = (
     "none", "rotation", "label-swap", "label-permutation", "label-subset", "label-noise", "nested",
     "topic",
 )  # fmt: skip
-TASKS = ("classification", "regression")
-TOKENS = ("words", "characters")
+PREDICTED = ("classification", "regression")
+TOKEN_NAMES = ("words", "characters")
 STANDARDISINGS = ("common", "none", "client")
 TOPIC = "topic"
 """The column with the topic of an example."""
@@ -24,17 +24,15 @@ class DataSettings:
     """The source of the examples, how they are dealt out, and how clients are made to differ.
 
     Field ``label_column`` is the key ``label-column``; `pyproject.toml` explains each.
-
-    Raises a ConfigError if a value is unknown or out of range, or two do not fit together.
     """
 
     dataset: str = "digits"
     dataset_size: int = number(0, least=0)
     label_column: str = ""
-    task: str = choice("classification", TASKS)
+    task: str = choice("classification", PREDICTED)
     input_columns: str = ""
     group_column: str = ""
-    tokens: str = choice("words", TOKENS)
+    tokens: str = choice("words", TOKEN_NAMES)
     series_channels: int = number(0, least=0)
     standardise: str = choice("common", STANDARDISINGS)
     partitioner: str = choice("iid", PARTITIONERS)
@@ -92,7 +90,7 @@ class DataSettings:
             f"{self.shift!r}: set shift = 'label-subset' or leave it empty.",
         )
         require(
-            not changes_of(self.drift) or self.shift not in ("none", "topic"),
+            not group_changes(self.drift) or self.shift not in ("none", "topic"),
             f"Got drift={self.drift!r} with shift={self.shift!r}, which has no groups to "
             "change between: choose another shift, or leave drift empty.",
         )
@@ -104,7 +102,6 @@ class DataSettings:
 
     @property
     def is_regression(self) -> bool:
-        """Whether numbers are to be predicted, no classes."""
         return self.task == "regression"
 
     @property
@@ -117,8 +114,6 @@ class DataSettings:
 
 def sizes_in(group_sizes: str) -> tuple[int, ...]:
     """The sizes of groups in a text; none in an empty one.
-
-    Raises a ConfigError if it is no list of whole numbers above 0.
 
     >>> sizes_in("6,4,2")
     (6, 4, 2)

@@ -17,12 +17,13 @@ The groups are the truth that a run is judged by; the strategy never sees them. 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain, combinations
+from math import comb, factorial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cflower.data.examples import Examples
-from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.data.settings import DataSettings, sizes_in
 from cflower.ordering import listed
 from cflower.seeding import generator
@@ -33,8 +34,7 @@ from cflower.settings import require, require_data
 def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple[int, ...]:
     """The group of every client, from 0 to num_groups - 1: contiguous blocks.
 
-    Without `group_sizes` they are as equal as can be, the larger ones first. Raises a ConfigError
-    if the groups and the clients do not fit.
+    Without `group_sizes` they are as equal as can be, the larger ones first.
 
     >>> groups_of(5, 2)
     (0, 0, 0, 1, 1)
@@ -64,9 +64,7 @@ def groups_of(num_clients: int, num_groups: int, group_sizes: str = "") -> tuple
 def apply_shift(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
     """The examples dealt to one client as a member of its group sees them.
 
-    ``client`` is its partition: each client has its own stream of label noise. Raises a ConfigError
-    if ``missing-labels`` does not fit the groups, or the groups of "nested" do not come in pairs,
-    and a DataError if the data do not suffice: too few classes, no images, or no example left.
+    ``client`` is its partition: each client has its own stream of label noise.
     """
     return SHIFTED[settings.shift](examples, settings, group, client)
 
@@ -77,12 +75,10 @@ def unchanged(examples: Examples, settings: DataSettings, group: int, client: in
 
 
 def rotation(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Images turned by the group's angle."""
     return replace(examples, inputs=rotated(examples.inputs, group, settings.num_groups))
 
 
 def label_swap(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Two labels of the group's own exchanged."""
     mapping = swapped_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
     return replace(examples, labels=mapping[examples.labels])
 
@@ -90,13 +86,11 @@ def label_swap(examples: Examples, settings: DataSettings, group: int, client: i
 def label_permutation(
     examples: Examples, settings: DataSettings, group: int, client: int
 ) -> Examples:
-    """All labels in the group's own order."""
     mapping = permuted_labels(examples.num_classes, settings.num_groups, settings.seed)[group]
     return replace(examples, labels=mapping[examples.labels])
 
 
 def label_noise(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Random labels for the last group."""
     if group < settings.num_groups - 1:
         return examples
     rng = generator(settings.seed, "label-noise", client)
@@ -118,10 +112,8 @@ def label_subset(examples: Examples, settings: DataSettings, group: int, client:
 
 
 def nested(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """Groups in pairs: 2k groups are k rotations, each with and without one pair of labels swapped.
-
-    Pair p = group // 2 is turned by 360 * p / k degrees; its odd group also swaps two labels,
-    the same two in every pair. Raises a ConfigError if the number of groups is odd.
+    """Groups in pairs: pair p = group // 2 of k is turned by 360 p / k degrees; its odd group also
+    swaps two labels, the same two in every pair.
     """
     num_groups = settings.num_groups
     require(
@@ -149,11 +141,10 @@ SHIFTED: Mapping[str, Callable[[Examples, DataSettings, int, int], Examples]] = 
 
 
 def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray[np.float32]:
-    """Images, shape (n, channels, height, width), turned by 360 * group / num_groups degrees.
+    """Images, shape (n, channels, height, width), turned anticlockwise by 360 * group / num_groups
+    degrees.
 
-    Anticlockwise; the lab turns half of its clients' images by 180 degrees: that is two groups.
-    Quarter turns of square images are exact; other angles interpolate linearly and keep the
-    image's size. Raises a DataError if the inputs are no images.
+    Quarter turns of square images are exact; other angles interpolate linearly and keep the size.
     """
     require_data(
         images.ndim == 4,
@@ -169,3 +160,100 @@ def rotated(images: NDArray[np.float32], group: int, num_groups: int) -> NDArray
     degrees = 360 * group / num_groups
     turned = rotate(images, degrees, axes=(3, 2), order=1, reshape=False)
     return np.asarray(turned, dtype=np.float32)
+
+
+def swapped_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
+    """Label swaps (section VI): each group exchanges one pair of labels.
+
+    Row g, of shape (num_groups, num_classes), maps a label to that of group g. Pairs differ between
+    groups, and share no label as long as there are two labels per group.
+    """
+    require_data(
+        num_groups <= comb(num_classes, 2),
+        f"shift = 'label-swap' needs a different pair of labels for each of {num_groups} "
+        f"groups, but {num_classes} classes have {comb(num_classes, 2)} pairs: use fewer groups.",
+    )
+    rng = generator(seed, "label-swap")
+    order = rng.permutation(num_classes)
+    disjoint = np.sort(order[: num_classes // 2 * 2].reshape(-1, 2), axis=1).tolist()
+    every = map(list, combinations(range(num_classes), 2))
+    others = [pair for pair in every if pair not in disjoint]
+    pairs = disjoint + [others[i] for i in rng.permutation(len(others))]
+    mappings = np.tile(np.arange(num_classes, dtype=np.int64), (num_groups, 1))
+    for mapping, pair in zip(mappings, pairs, strict=False):
+        mapping[pair] = pair[::-1]
+    return mappings
+
+
+def permuted_labels(num_classes: int, num_groups: int, seed: int) -> NDArray[np.int64]:
+    """Label permutations P_c(i) (equation 52): group 0 keeps its labels, others permute them.
+
+    Row g, of shape (num_groups, num_classes), maps a label to that of group g; no two rows are
+    equal, and with at most as many groups as classes no two agree on any label.
+
+    Differences: the paper draws permutations at random, which may by chance agree on labels. Here
+    they are distinct turns of one random circle of labels; groups beyond the number of classes get
+    the random permutation, out of 32, that agrees least with the others.
+    """
+    require_data(
+        num_groups <= factorial(num_classes),
+        f"shift = 'label-permutation' needs a different permutation for each of {num_groups} "
+        f"groups, but {num_classes} labels have too few: use fewer groups.",
+    )
+    rng = generator(seed, "label-permutation")
+    circle = rng.permutation(num_classes)
+    place = np.argsort(circle)
+    turns = [0, *(1 + rng.permutation(num_classes - 1)).tolist()][:num_groups]
+    mappings = [circle[(place + turn) % num_classes] for turn in turns]
+    while len(mappings) < num_groups:
+        drawn = [rng.permutation(num_classes) for _ in range(32)]
+        agreements = (np.array(drawn)[:, None] == np.array(mappings)).sum(axis=2).max(axis=1)
+        best = int(agreements.argmin())
+        if agreements[best] < num_classes:  # else all 32 are taken already
+            mappings.append(drawn[best])
+    return np.array(mappings, dtype=np.int64)
+
+
+def held_classes(
+    class_names: tuple[str, ...], num_groups: int, seed: int, missing_labels: str = ""
+) -> tuple[tuple[int, ...], ...]:
+    """The classes that each group holds, as positions in `class_names`.
+
+    Without `missing_labels`, each group holds its own random share of the classes (cf. the
+    congruent clients of section VI-B: digits 0 to 4 and 5 to 9). With them, a group lacks
+    those and holds all others (the article: ``"1,3,7;2,5,8;4,6,9"``).
+
+    >>> held_classes(("a", "b", "c"), 2, 0, "a,b;c")
+    ((2,), (0, 1))
+    """
+    num_classes = len(class_names)
+    if not missing_labels.strip():
+        require_data(
+            num_groups <= num_classes,
+            f"shift = 'label-subset' cannot share {num_classes} classes among {num_groups} groups: "
+            f"use at most {num_classes} groups.",
+        )
+        order = generator(seed, "label-subset").permutation(num_classes)
+        return tuple(tuple(sorted(part.tolist())) for part in np.array_split(order, num_groups))
+    parts = [[name.strip() for name in part.split(",")] for part in missing_labels.split(";")]
+    setting = f"missing-labels = {missing_labels!r}"
+    require(
+        len(parts) == num_groups,
+        f"{setting} has {len(parts)} parts for {num_groups} groups: expected one part per group, "
+        "separated by semicolons.",
+    )
+    unknown = sorted({*chain.from_iterable(parts)} - {"", *class_names})
+    require(
+        not unknown,
+        f"{setting} names {', '.join(map(repr, unknown))}, which is no class of the data: expected "
+        f"some of {', '.join(class_names)}.",
+    )
+    held = tuple(
+        tuple(label for label, name in enumerate(class_names) if name not in missing)
+        for missing in parts
+    )
+    require_data(
+        all(held),
+        f"{setting} leaves a group without any class: leave out fewer of them.",
+    )
+    return held

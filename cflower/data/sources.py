@@ -21,33 +21,28 @@ from cflower.settings import require_data
 def load_source(settings: DataSettings) -> Stored:
     """The training examples of the ``dataset``, at most ``dataset_size``, shuffled by the seed.
 
-    It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn); a local folder, see
-    `load_folder`; ``"package.module:function"``, see `own_table`; else a data set name of the
-    Hugging Face Hub, e.g. ``"ylecun/mnist"``. ``"text:"`` before any of them makes next-word
-    prediction of its texts, see `cflower.data.text`. Labels are numbered over the whole source, so
-    that every partition has the same classes.
-
-    Raises a DataError or ConfigError if there is no such source, or it has no training examples, no
-    labels or one class only.
+    It is ``"digits"`` (1,797 real 8x8 digits that come with scikit-learn), a local folder,
+    ``"package.module:function"``, or a name of the Hugging Face Hub; ``"text:"`` before any of them
+    makes next-word prediction of its texts. Labels are numbered over the whole source, so that
+    every partition has the same classes.
     """
-    table = _by_name(settings.dataset.removeprefix("text:"))
+    name = settings.dataset.removeprefix("text:")
+    written_like_a_path = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
+    if name == "digits":
+        table = _digits()
+    elif written_like_a_path or Path(name).exists():
+        table = load_folder(Path(name).expanduser())
+    elif names_own_code(name):
+        table = own_table(name)
+    else:
+        from cflower.data.hub import load_hub  # imports `datasets`
+
+        table = load_hub(name)
     source = (windows if settings.is_text else Stored.of)(table, settings)
     if not settings.is_regression:
         check_classes(source.class_names, source.name)
     order = generator(settings.seed, "source").permutation(len(source))
     return source.take(order[: settings.dataset_size or None])
-
-
-def _by_name(name: str) -> Table:
-    if name == "digits":
-        return _digits()
-    if _is_path(name):
-        return load_folder(Path(name).expanduser())
-    if names_own_code(name):
-        return own_table(name)
-    from cflower.data.hub import load_hub  # imports `datasets`
-
-    return load_hub(name)
 
 
 def own_table(name: str) -> Table:
@@ -59,9 +54,6 @@ def own_table(name: str) -> Table:
       channels, height, width), and (n,), of whole numbers or texts;
     - a mapping from column name to such arrays, for data with more columns;
     - a table: pandas, polars, pyarrow, or ``datasets.Dataset`` or ``DatasetDict``.
-
-    Raises a ConfigError if there is no such function or it raises, and a DataError if it returns
-    anything else.
     """
     source = f"dataset = {name!r}"
     result = called("dataset", name, own_function("dataset", name))
@@ -100,9 +92,3 @@ def _digits() -> Table:
         "label": rows[:, -1].astype(np.int64),
     }
     return Table("digits", columns, {"label": tuple("0123456789")})
-
-
-def _is_path(name: str) -> bool:
-    """Whether a name means a local folder: it exists, or it is written like a path."""
-    written_like_one = name.startswith(("/", "~", ".")) or "\\" in name or name.count("/") > 1
-    return written_like_one or Path(name).exists()

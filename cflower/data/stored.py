@@ -49,11 +49,7 @@ class Stored:
 
     @classmethod
     def of(cls, table: Table, settings: DataSettings) -> "Stored":
-        """The examples of a table.
-
-        Raises a DataError if it has no labels or inputs, lacks a column that a setting names, or
-        its columns differ in length.
-        """
+        """The examples of a table."""
         label = label_column(table, settings)
         inputs = input_columns(table, settings, label)
         metadata = metadata_of(table, settings)
@@ -68,7 +64,12 @@ class Stored:
         prepared = values and not settings.series_channels and len(inputs) <= MOST_COLUMNS
         if not prepared:
             inputs = [name for name in inputs if table.axes(name) >= 0]
-        labels, classes = _labels(table, label, settings)
+        labels: NDArray[Any]
+        classes: tuple[str, ...]
+        if settings.is_regression:
+            labels, classes = targets_of(table, label), ()
+        else:
+            labels, classes = labels_of(table, label)
         return cls(
             table.name,
             np.zeros(0) if prepared else _inputs(table, inputs),
@@ -86,7 +87,6 @@ class Stored:
         return len(self.rows)
 
     def take(self, positions: NDArray[np.int64]) -> "Stored":
-        """The examples at these positions, in that order; nothing is copied."""
         return replace(self, rows=self.rows[positions])
 
     @property
@@ -128,38 +128,27 @@ class Stored:
     def examples(self, preparation: str = "") -> Examples:
         """All of them, decoded; those of a table by a preparation (`cflower.tables`).
 
-        Without one, by what these examples alone show, and not scaled. Raises a DataError if an
-        input cannot be decoded, or differs in shape from the source's first.
+        Without one, by what these examples alone show, and not scaled.
         """
         if self.table:
-            inputs = self._prepared(preparation)
+            from cflower.tables.agreement import alone
+            from cflower.tables.preparation import inputs_of
+
+            known = json.loads(preparation) if preparation else None
+            try:
+                known = known or alone(self.described(np.arange(len(self))))
+                inputs = inputs_of(known, self.columns())
+            except ValueError as error:
+                raise DataError(f"{self.name}: {error}; correct it.") from None
             return Examples(inputs, self.labels, self.class_names)
         inputs = decoded(self.inputs, self.rows, self.name, self.input_names)
         if self.series_channels:
             inputs = as_series(inputs, self.series_channels, self.name)
         return Examples(inputs, self.labels, self.class_names)
 
-    def _prepared(self, preparation: str) -> NDArray[np.float32]:
-        from cflower.tables.agreement import alone
-        from cflower.tables.preparation import inputs_of
-
-        known = json.loads(preparation) if preparation else None
-        try:
-            return inputs_of(known or alone(self.described(np.arange(len(self)))), self.columns())
-        except ValueError as error:
-            raise DataError(f"{self.name}: {error}; correct it.") from None
-
     @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of the first input, such as (channels, height, width)."""
         return self.take(np.zeros(1, np.int64)).examples().input_shape
-
-
-def _labels(
-    table: Table, column: str, settings: DataSettings
-) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Positions in classes and their names, or numbers to predict and no names."""
-    return (targets_of(table, column), ()) if settings.is_regression else labels_of(table, column)
 
 
 def metadata_of(table: Table, settings: DataSettings) -> dict[str, NDArray[Any]]:
@@ -184,10 +173,10 @@ def _inputs(table: Table, names: list[str]) -> NDArray[Any] | pa.ChunkedArray:
     return matrix
 
 
-def most_common(groups: Iterable[Any]) -> str:
+def usual_value(groups: Iterable[Any]) -> str:
     """The most frequent group, as text; among equally frequent ones the first by name.
 
-    >>> most_common(["b", "a", "b", "a", "c"])
+    >>> usual_value(["b", "a", "b", "a", "c"])
     'a'
     """
     names, counts = np.unique([str(group) for group in groups], return_counts=True)

@@ -40,12 +40,21 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     """Windows of text, each within one document, as the numbers of their tokens.
 
     The documents have a column ``text``; labels are the inputs, one token on. A vocabulary (the
-    ``class_names`` of an earlier call) numbers the tokens as there. Raises a DataError if no text
-    is longer than a window.
+    ``class_names`` of an earlier call) numbers the tokens as there.
     """
     cut, most, length = TOKENS[settings.tokens]
     metadata = metadata_of(documents, settings)
-    pieces = list(map(cut, _texts(documents)))
+    require_data(
+        "text" in documents.columns,
+        f"{documents.name} has no column 'text', only {listed(documents.columns)}: name it so, "
+        "or use the data without 'text:'.",
+    )
+    texts = values_of(documents.columns["text"])
+    require_data(
+        all(isinstance(text, str) for text in texts),
+        f"{documents.name} has rows without text in its column 'text': remove them.",
+    )
+    pieces = list(map(cut, texts))
     names = vocabulary or most_frequent(pieces, most)
     number = {name: place for place, name in enumerate(names)}
     parts: list[NDArray[np.int64]] = []
@@ -61,7 +70,9 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     )
     cut_up = np.concatenate(parts)  # shape: (n, length + 1)
     if settings.shift == "topic":
-        metadata[TOPIC] = topics(documents, settings)
+        # The label of every document up to the first dot.
+        labels, topics = labels_of(documents, label_column(documents, settings))
+        metadata[TOPIC] = np.array([name.partition(".")[0] for name in topics], object)[labels]
     return Stored(
         documents.name,
         cut_up[:, :-1].astype(np.float32),
@@ -74,20 +85,6 @@ def windows(documents: Table, settings: DataSettings, vocabulary: tuple[str, ...
     )
 
 
-def _texts(documents: Table) -> list[str]:
-    require_data(
-        "text" in documents.columns,
-        f"{documents.name} has no column 'text', only {listed(documents.columns)}: name it so, "
-        "or use the data without 'text:'.",
-    )
-    texts = values_of(documents.columns["text"])
-    require_data(
-        all(isinstance(text, str) for text in texts),
-        f"{documents.name} has rows without text in its column 'text': remove them.",
-    )
-    return texts
-
-
 def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, ...]:
     """`UNKNOWN`, and the most frequent tokens after it.
 
@@ -98,9 +95,3 @@ def most_frequent(documents: Sequence[Sequence[str]], most: int) -> tuple[str, .
     del counts[UNKNOWN]
     frequent = sorted(counts, key=lambda token: (-counts[token], token))
     return (UNKNOWN, *frequent[: most - 1])
-
-
-def topics(documents: Table, settings: DataSettings) -> NDArray[np.object_]:
-    """The label of every document up to the first dot."""
-    labels, names = labels_of(documents, label_column(documents, settings))
-    return np.array([name.partition(".")[0] for name in names], dtype=object)[labels]

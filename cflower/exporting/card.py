@@ -1,17 +1,49 @@
 """The model card: a description of an exported model as Markdown."""
 
 import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
-from cflower.messages.data_spec import DataSpec
+from cflower.newcomers.pytorch_run import SavedRun
 from cflower.ordering import counted, in_order, listed
 from cflower.runs.record import RunRecord
 from cflower.runs.records import sharing
-from cflower.runs.together import as_markdown, cell, figures_of
+from cflower.runs.tables import shown
+from cflower.runs.together import by_class, in_one_sentence
 from cflower.runs.ways import KINDS, Ways
 from cflower.tables.program import in_the_card, use
 
+CARD = """\
+# Model of {title}
+
+Trained with cflower by Clustered Federated Learning (Sattler, Müller, Samek, arXiv 1910.01991): \
+the clients sent weight updates, never their examples.
+
+| | |
+| --- | --- |
+{facts}
+
+## How good it is
+
+{quality}
+
+## How to use it
+
+```python
+{loading}
+```
+
+## How it was trained
+
+With {versions}, and this run config:
+
+```toml
+{config}
+```
+"""
 LOADING = {
     "safetensors": """\
 import torch
@@ -39,8 +71,8 @@ class ModelFile(NamedTuple):
 
     name: str
     file_format: str
-    sha256: str
-    program: str = ""
+    content: bytes
+    program: Path | None
     """The Python file that brings a table's preparation."""
 
 
@@ -51,78 +83,52 @@ arrays = load_file({file!r})  # under the app's own names: {keys}"""
 """Code that loads the arrays of any other app."""
 
 
-def model_card(
-    record: RunRecord, cluster: str, kind: DataSpec | None, file: ModelFile, client: str = ""
-) -> str:
-    """Markdown about a cluster's model, or about that of a ``client`` with a model of its own.
-
-    ``kind``: shape and classes of the run's examples; None if only the run's own app knows them.
-    """
-    served = record.summary.clients[client].served if client else None
-    members = record.clusters[cluster].members
-    properties, loading = own_facts(record, kind, file) if kind else other_facts(record, file)
+def model_card(record: RunRecord, cluster: str, file: ModelFile, client: str = "") -> str:
+    """Markdown about a cluster's model, or about that of a ``client`` with a model of its own."""
+    members, digest = record.clusters[cluster].members, sha256(file.content).hexdigest()
+    of_run = own_facts(record, file) if isinstance(record, SavedRun) else other_facts(record, file)
+    properties, loading = of_run
+    rounds = counted(record.rounds, "round")
+    progress = f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
     facts = {
-        "run": f"{record.name}, {progress_of(record)}, seed {record.settings['seed']}",
+        "run": f"{record.name}, {progress}, seed {record.settings['seed']}",
         "cluster": f"{cluster}, {origin_of(record, cluster)}",
         "members": f"{counted(len(members), 'client')}: {', '.join(members)}",
-        **({"own model": OWN_MODEL.format(client=client, share=served.share)} if served else {}),
-        **properties,
-        "file": f"`{file.name}`, {file.file_format}, SHA-256 `{file.sha256}`",
     }
-    config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items())
-    versions = ", ".join(f"{name} {number}" for name, number in record.begun.versions.items())
-    return "\n".join(
-        [
-            f"# Model of {client}" if client else f"# Model of cluster {cluster}",
-            "",
-            "Trained with cflower by Clustered Federated Learning (Sattler, Müller, Samek, arXiv "
-            "1910.01991): the clients sent weight updates, never their examples.",
-            "",
-            "| | |",
-            "| --- | --- |",
-            *(f"| {key} | {cell(text)} |" for key, text in facts.items()),
-            "",
-            "## How good it is",
-            "",
-            *quality(record, cluster, client),
-            "",
-            "## How to use it",
-            "",
-            f"```python\n{loading}\n```",
-            "",
-            "## How it was trained",
-            "",
-            f"With {versions}, and this run config:",
-            "",
-            f"```toml\n{config}\n```",
-            "",
-        ]
+    if client:
+        share = record.summary.clients[client].served.share
+        facts["own model"] = OWN_MODEL.format(client=client, share=share)
+    facts |= {**properties, "file": f"`{file.name}`, {file.file_format}, SHA-256 `{digest}`"}
+    return CARD.format(
+        title=client or f"cluster {cluster}",
+        facts="\n".join(f"| {key} | {in_cell(text)} |" for key, text in facts.items()),
+        quality="\n".join(quality(record, cluster, client)),
+        loading=loading,
+        versions=", ".join(f"{name} {number}" for name, number in record.begun.versions.items()),
+        config="\n".join(f"{key} = {json.dumps(value)}" for key, value in record.config.items()),
     )
 
 
-def own_facts(record: RunRecord, kind: DataSpec, file: ModelFile) -> tuple[dict[str, str], str]:
+def own_facts(record: SavedRun, file: ModelFile) -> tuple[dict[str, str], str]:
     """Properties of a model of cflower's own app, and code that loads its file."""
-    model, shape, classes = record.config["model"], tuple(kind.input_shape), kind.class_names
-    listed_classes = ", ".join(f"{number} = {name}" for number, name in enumerate(classes))
+    model, shape, classes = record.config["model"], record.kind.input_shape, record.kind.class_names
+    properties, table = dict[str, str](), record.preparation
+    if table:
+        properties["columns"] = in_the_card(table, record.config["standardise"])
     pixels = "; pixels from 0 to 1, (channels, height, width)" if len(shape) == 3 else ""
-    table = record.preparation
-    columns = {"columns": in_the_card(table, record.config["standardise"])} if table else {}
-    properties = columns | {
+    output = "the predicted number, shape (batch, 1)"
+    if classes:
+        output = f"logits, shape (batch, {len(classes)}): the largest is the predicted class"
+    properties |= {
         "model": f"`{model}` of cflower {record.begun.versions.get('cflower', '?')}",
         "input": f"float32, shape (batch, {', '.join(map(str, shape))}), any batch{pixels}",
-        "output": f"logits, shape (batch, {len(classes)}): the largest is the predicted class"
-        if classes
-        else "the predicted number, shape (batch, 1)",
-        "classes": listed_classes or "none",
+        "output": output,
+        "classes": ", ".join(f"{i} = {name}" for i, name in enumerate(classes)) or "none",
     }
-    loading = LOADING[file.file_format].format(
-        model=model,
-        input_shape=shape,
-        num_classes=kind.num_outputs,
-        file=file.name,
-        batch=(1, *shape),
-    )
-    return properties, use(file.program, classes) if file.program else loading
+    if file.program:
+        return properties, use(file.program.name, classes)
+    values = {"model": model, "input_shape": shape, "num_classes": record.kind.num_outputs}
+    return properties, LOADING[file.file_format].format(**values, file=file.name, batch=(1, *shape))
 
 
 def other_facts(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str]:
@@ -131,11 +137,6 @@ def other_facts(record: RunRecord, file: ModelFile) -> tuple[dict[str, str], str
     template = ARRAYS if file.file_format == "safetensors" else LOADING[file.file_format]
     loading = template.format(file=file.name, keys=", ".join(keys), batch="...")
     return {"arrays": ", ".join(f"`{key}`" for key in keys)}, loading
-
-
-def progress_of(record: RunRecord) -> str:
-    rounds = counted(record.rounds, "round")
-    return f"finished after {rounds}" if record.finished else f"not finished, {rounds} so far"
 
 
 def origin_of(record: RunRecord, cluster: str) -> str:
@@ -166,7 +167,34 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     if not known:
         return ["No member answered the final evaluation."]
     over = "its" if len(known) == len(asked) else f"{len(known)} of its {len(asked)}"
-    columns = {way: summary.metric.name} | {key: KINDS[key].words for key in summary.measured}
-    together = None if client else summary.pooled.get(cluster if is_leaf else "fl")
-    counted_ones = as_markdown(summary, together) if together else []
-    return [*counted_ones, *figures_of(ways, columns, known, over)]
+    metric, columns = ways.metric, {way: summary.metric.name}
+    columns |= {key: KINDS[key].words for key in summary.measured}
+    means = [f"{word} {metric.in_words(ways.mean(key, known))}" for key, word in columns.items()]
+    rows = [
+        {"client": name, "held-out examples": shown(ways.clients[name].held_out, "g")}
+        | {word: metric.in_words(ways[key].values.get(name)) for key, word in columns.items()}
+        for name in known
+    ]
+    of_classes = list[str]()
+    if not client and (together := summary.pooled.get(cluster if is_leaf else "fl")):
+        of_classes = [in_one_sentence(together), "", *markdown(by_class(summary, together)), ""]
+    sentence = (
+        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
+        "held-out examples:"
+    )
+    return [*of_classes, sentence, "", *markdown(rows)]
+
+
+def markdown(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Rows of texts by heading as the lines of a table."""
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(in_cell, row.values()) for row in rows)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def in_cell(text: str) -> str:
+    r"""Text that cannot break out of its cell in a Markdown table.
+
+    >>> in_cell("a|b")
+    'a\\|b'
+    """
+    return " ".join(text.replace("|", "\\|").split())

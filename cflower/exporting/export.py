@@ -1,7 +1,6 @@
 """Writes a run's model as a file, with its card."""
 
 from collections.abc import Mapping
-from hashlib import sha256
 from json import dumps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cflower.algorithm.weights import Weights
 from cflower.errors import ConfigError, ExportError, RunFolderError
 from cflower.exporting.card import ModelFile, model_card
-from cflower.exporting.files import FORMATS, check_file_format, write_model
+from cflower.exporting.files import FORMATS, check_file_format, write_onnx
 from cflower.learning.dense import dense_layers
-from cflower.messages.data_spec import DataSpec
 from cflower.newcomers.pytorch_run import SavedRun
 from cflower.own_code import own_function
 from cflower.runs.reading import outside
@@ -84,36 +81,42 @@ def export(
         raise RunFolderError(
             f"The run {folder.name} has no models yet: its first round is not finished."
         )
-    is_own = not module and "model" in record.config and (folder / File.EXAMPLES).is_file()
-    if is_own:
+    if not module and "model" in record.config and (folder / File.EXAMPLES).is_file():
         record = SavedRun(folder, seed_file, own_code)
     name, own = chosen_model(record, client, cluster)
     with outside(folder):
         weights = record.own_model(own, name) if own else record.tree.model_of(name)
     suffix = f"-{Path(own).name.partition('.')[0]}" if own else ""
     path = Path(output or f"{folder.name}-{name}{suffix}{FORMATS[file_format]}").expanduser()
+    arrays, metadata = dict(record.layout.arrays(weights)), {"format": "pt"}
+    metadata |= {"run": folder.name, "cluster": name}
+    network, code = None, ""
+    if isinstance(record, SavedRun):
+        network, input_shape = record.module(weights), record.kind.input_shape
+        arrays = {key: tensor.numpy() for key, tensor in network.state_dict().items()}
+        metadata |= {"model": record.own.model, "input_shape": dumps(input_shape)}
+        metadata["class_names"] = dumps(record.kind.class_names)
+        code = table_program(record, network, file_format, path.name)
+    program = path.with_suffix(".py") if code else None
+    texts = {program: code} if program else {}
     card = path.with_name(f"{path.name}.md")
-    layers = table_layers(record, file_format)
-    program = path.with_suffix(".py") if layers is not None else None
-    for new in filter(None, (path, card, program)):
-        check_free(new)
+    for target in (path, card, *texts):
+        check_free(target)
     try:
         with TemporaryDirectory(dir=path.parent, prefix=".cflower-export-") as place:
-            file, text, code = (Path(place) / name for name in ("model", "card", "program"))
-            kind = write_file(record, weights, name, file, file_format, module, input_shape)
-            digest, source = sha256(file.read_bytes()).hexdigest(), program.name if program else ""
-            facts = ModelFile(path.name, file_format, digest, source)
-            words = model_card(record, name, kind, facts, client if own else "")
-            text.write_text(words, encoding="utf-8")
-            if program and kind and record.preparation:
-                known = record.preparation, kind.class_names, layers or ()
-                code.write_text(program_of(*known, path.name), encoding="utf-8")
-            for written in filter(Path.is_file, (file, text, code)):
-                written.chmod(PRIVATE)  # the card names the members, as the run folder does
-            if program and code.is_file():
-                code.replace(program)
-            text.replace(card)
-            file.replace(path)
+            file = Path(place) / "model"
+            if file_format == "safetensors":
+                file.write_bytes(save(arrays, metadata))
+            else:
+                write_onnx(network or module_of(module, arrays, input_shape), file, input_shape)
+            model = ModelFile(path.name, file_format, file.read_bytes(), program)
+            texts[card] = model_card(record, name, model, client if own else "")
+            written = {target: Path(place) / target.name for target in texts}
+            for target, text in texts.items():
+                written[target].write_text(text, encoding="utf-8")
+            for target, whole in {**written, path: file}.items():
+                whole.chmod(PRIVATE)  # the card names the members, as the run folder does
+                whole.replace(target)
     except OSError as error:
         raise ExportError(
             f"Cannot write {path}: {error.strerror}. Give another --output."
@@ -121,43 +124,17 @@ def export(
     return path
 
 
-def table_layers(record: RunRecord, file_format: str) -> list[str] | None:
-    """The dense layers of a table's model, none of ONNX; None if no program can bring its columns.
+def table_program(record: SavedRun, network: torch.nn.Module, file_format: str, file: str) -> str:
+    """The Python file that brings a table's columns to a model; empty if none can.
 
-    That is so for other layers, and if each client scaled its inputs by statistics of its own.
+    That is so for other than dense layers, and if each client scaled its inputs by its own
+    statistics.
     """
-    if not isinstance(record, SavedRun) or not record.preparation:
-        return None
-    if record.own.standardise == "client":
-        return None
-    return [] if file_format == "onnx" else dense_layers(record.module(record.tree.root.model))
-
-
-def write_file(
-    saved: RunRecord,
-    weights: Weights,
-    cluster: str,
-    file: Path,
-    file_format: str,
-    module: str,
-    input_shape: tuple[int, ...],
-) -> DataSpec | None:
-    """Write a model; what its examples look like, if the run is of cflower's own app."""
-    metadata = {"format": "pt", "run": saved.path.name, "cluster": cluster}
-    if isinstance(saved, SavedRun):
-        kind = saved.kind
-        metadata["model"] = saved.own.model
-        metadata["input_shape"] = dumps(kind.input_shape)
-        metadata["class_names"] = dumps(kind.class_names)
-        write_model(saved.module(weights), file, file_format, kind.input_shape, metadata)
-        return kind
-    arrays = dict(saved.layout.arrays(weights))
-    if file_format == "safetensors":
-        file.write_bytes(save(arrays, metadata))
-    else:
-        network = module_of(module, arrays, file_format, input_shape)
-        write_model(network, file, file_format, input_shape, metadata)
-    return None
+    if not record.preparation or record.own.standardise == "client":
+        return ""
+    layers = [] if file_format == "onnx" else dense_layers(network)
+    known = record.preparation, record.kind.class_names
+    return "" if layers is None else program_of(*known, layers, file)
 
 
 def format_of(file_format: str, output: str) -> str:
@@ -179,15 +156,12 @@ def format_of(file_format: str, output: str) -> str:
 
 
 def module_of(
-    reference: str,
-    arrays: Mapping[str, NDArray[Any]],
-    file_format: str,
-    input_shape: tuple[int, ...],
+    reference: str, arrays: Mapping[str, NDArray[Any]], input_shape: tuple[int, ...]
 ) -> torch.nn.Module:
     """The app's PyTorch module with these arrays, on the CPU, in evaluation mode."""
     if not reference:
         raise ExportError(
-            f"The format {file_format} needs the app's PyTorch module: give --module "
+            "The format onnx needs the app's PyTorch module: give --module "
             "package.module:factory and --input-shape, or choose safetensors."
         )
     factory = own_function("--module", reference)
@@ -224,7 +198,6 @@ def chosen_model(record: RunRecord, client: str, cluster: str) -> tuple[str, str
 
 
 def check_free(path: Path) -> None:
-    """Refuse a path that exists or is in no folder."""
     if path.exists():
         raise ExportError(f"{path} exists: give --output the name of a new file.")
     if not path.parent.is_dir():

@@ -1,7 +1,6 @@
-"""A model as a file that other programs read: safetensors, ONNX."""
+"""A model as a file of ONNX, and the packages that this needs."""
 
 import copy
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from cflower.errors import ExportError
@@ -33,24 +31,14 @@ def check_file_format(name: str) -> None:
         )
 
 
-def write_model(
-    model: nn.Module,
-    path: Path,
-    file_format: str,
-    input_shape: tuple[int, ...],
-    metadata: Mapping[str, str],
-) -> None:
-    """Write a model in one of `FORMATS`, read the file back and compare their logits.
+def write_onnx(model: nn.Module, path: Path, input_shape: tuple[int, ...]) -> None:
+    """Write a model as ONNX, read the file back and compare their logits.
 
     The model is on the CPU, in evaluation mode, and takes float32 of shape (batch, *input_shape),
-    any batch. A file that exists is replaced; one of safetensors holds the metadata too. Raises an
-    ExportError if the file's logits differ from the model's.
+    any batch.
     """
     # Two examples: a batch of one would be exported as a constant.
     example = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
-    if file_format == "safetensors":
-        path.write_bytes(save(dict(model.state_dict()), dict(metadata)))
-        return  # nothing was translated
     try:
         torch.onnx.export(
             with_plain_pooling(model),

@@ -21,7 +21,6 @@ from cflower.messages.client_names import PREPARATION
 from cflower.messages.data_spec import most_common
 from cflower.ordering import line as one_line
 from cflower.ordering import listed
-from cflower.recording.model_files import write_models
 from cflower.recording.progress import print_to_log
 from cflower.recording.resume import (
     MAY_CHANGE,
@@ -31,7 +30,7 @@ from cflower.recording.resume import (
     other_versions,
     start_record,
 )
-from cflower.recording.serialization import data_line, round_line, tree_record
+from cflower.recording.serialization import data_line, round_line, tree_record, write_models
 from cflower.recording.summary import RunSoFar
 from cflower.runs.answer import answer
 from cflower.runs.checkpoint import Checkpoints
@@ -144,7 +143,8 @@ class Recorder(Observer):
         checkpoint_interval: int = 0,
     ) -> None:
         output = Path(output_dir).expanduser()
-        if not started_by_flower():
+        # Flower starts a ServerApp in a working folder that is not the user's.
+        if not Path(sys.argv[0]).name.startswith(("flwr", "flower")):
             output = output.absolute()
         if not output.is_absolute():
             raise RunFolderError(
@@ -190,7 +190,7 @@ class Recorder(Observer):
             raise RunFolderError(
                 f"The run folder {self.path} has a run already: make a new Recorder for every run."
             )
-        self._metric, self._seed, self._layout = run.metric, run.settings["seed"], run.layout
+        self._run = run
         self._checkpoints = Checkpoints(self.path / File.CHECKPOINTS)
         record, checkpoint = start_record(run, self.config, self._labels), None
         try:
@@ -219,7 +219,7 @@ class Recorder(Observer):
         """Write what one round adds; if that fails, the next round tries to write both."""
         self._unsaved = report
         with self._writing():
-            self._metric, many = report.metric, len(report.state.tree.clients) >= MANY_MEMBERS
+            many = len(report.state.tree.clients) >= MANY_MEMBERS
             for decision in report.decisions:
                 line = round_line(report, decision)
                 known = many and self._so_far.members.get(line.cluster) == line.members
@@ -229,12 +229,17 @@ class Recorder(Observer):
                     name, content = similarity_file(decision)
                     self._unwritten[name] = content
             for name, content in tuple(self._unwritten.items()):
-                write = append_lines if name == File.ROUNDS else replace_file
-                write(self.path / name, content, lasting=False)
+                if name == File.ROUNDS:
+                    append_lines(self.path / name, content)
+                else:
+                    replace_file(self.path / name, content, lasting=False)
                 self._not_lasting.add(self.path / name)
                 self._checkpoints.refer_to(name, self._unwritten.pop(name))
             last = report.server_round == report.num_rounds
-            if last or self._is_due(report) or shape_of(report.state) != self._shape:
+            due = time.monotonic() >= self._next
+            if self._interval:
+                due = report.server_round >= self._saved + self._interval
+            if last or due or shape_of(report.state) != self._shape:
                 self._save_state()
             elif not many:
                 self._write_summary(report.server_round, report, lasting=False)
@@ -243,11 +248,6 @@ class Recorder(Observer):
             self._write_report(live=True)
             took = time.monotonic() - began
             self._report_due = began + max(REPORT_EVERY, REPORT_TIMES * took)
-
-    def _is_due(self, report: RoundReport) -> bool:
-        if self._interval:
-            return report.server_round >= self._saved + self._interval
-        return time.monotonic() >= self._next
 
     def _save_state(self) -> None:
         """Write the state after the last round, unless it is written already."""
@@ -289,9 +289,8 @@ class Recorder(Observer):
             with self._writing():
                 self._save_state()
             if report is not None:
-                self._metric = report.metric
                 with self._writing():
-                    write_models(self.path, report.state, self._layout)
+                    write_models(self.path, report.state, self._run.layout)
                     summary = self._write_summary(report.num_rounds, report)
                     self._checkpoints.close()
                 written = self._write_report(live=self._measures_baselines)
@@ -321,17 +320,18 @@ class Recorder(Observer):
         """
         check_choice("name", name, BASELINES)
         assert self._summary is not None  # of a finished run
-        line = baseline_line(report, Ways(self._summary), self._metric.name, num_bytes)
+        line = baseline_line(report, Ways(self._summary), num_bytes)
         self.baselines = {**(self.baselines or {}), name: line}
         more = {"baselines": self.baselines, "bytes": self.num_bytes}
         self._summary = self._summary.model_copy(update=more)
         with self._writing(", without baselines"):
             self._write(self._summary)
         self._write_report(live=self._measures_baselines)
-        lines = {one["key"]: one for one in way_lines(Ways(self._summary))}
-        self.say(as_text(in_one_line(lines[name], self._metric)))
+        ways = Ways(self._summary)
+        lines = {one["key"]: one for one in way_lines(ways)}
+        self.say(as_text(in_one_line(lines[name], ways.metric)))
         if not self._measures_baselines:
-            self.say(as_text(answer(Ways(self._summary))))
+            self.say(as_text(answer(ways)))
 
     @property
     def _measures_baselines(self) -> bool:
@@ -390,9 +390,8 @@ class Recorder(Observer):
     def _write_facts(
         self, facts: Mapping[str, Mapping[str, Any]], preparation: dict[str, Any] | None
     ) -> None:
-        """Write ``examples.json`` and ``clients.json`` if the clients described their data.
-
-        Class names are those of most of them, and so is the shape unless tables were prepared.
+        """Write ``examples.json`` and ``clients.json``, with the classes of most clients that
+        described their data.
         """
         described = [one for one in facts.values() if "input-shape" in one]
         if described:
@@ -412,8 +411,8 @@ class Recorder(Observer):
             report,
             run_id=self.path.name,
             rounds=num_rounds,
-            seed=self._seed,
-            metric=LeadingMetric.of(self._metric),
+            seed=self._run.settings["seed"],
+            metric=LeadingMetric.of(report.metric),
             baselines=self.baselines,
             bytes=self.num_bytes,
             class_names=self._classes,
@@ -428,20 +427,19 @@ class Recorder(Observer):
         return written
 
 
-def started_by_flower() -> bool:
-    """Whether Flower started this process, in a working folder that is not the user's."""
-    return Path(sys.argv[0]).name.startswith(("flwr", "flower"))
-
-
 def shape_of(state: CFLState) -> object:
-    """What the clusters are and who is in them: equal as long as neither changes."""
+    """What the clusters are and who is in them: equal as long as neither changes.
+
+    Of many clients only the former: Algorithm 4 may place some in every round.
+    """
     tree = state.tree
-    clusters = [(c.name, c.members, c.children, c.trial, c.undone) for c in tree.clusters.values()]
-    return clusters, dict(tree.unassigned)
+    clusters = [(c.name, c.children, c.trial, c.undone) for c in tree.clusters.values()]
+    if len(tree.clients) >= MANY_MEMBERS:
+        return clusters
+    return clusters, [c.members for c in tree.clusters.values()], dict(tree.unassigned)
 
 
 def similarity_file(decision: Decision) -> tuple[str, bytes]:
-    """The name and the content of the file with a decision's similarity matrix."""
     content, clients = BytesIO(), np.array(decision.clients)
     assert decision.similarity is not None
     np.savez(content, similarity=decision.similarity.astype(np.float32), clients=clients)

@@ -1,15 +1,22 @@
-"""The content of a run folder as plain values: a round's lines, the tree, a client's data."""
+"""The content of a run folder: a round's lines, the tree, a client's data, and models."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import Cluster
+from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
+from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
+from cflower.messages.own_models import difference_of
 from cflower.ordering import in_order, only, without
 from cflower.runs.records import (
     TRIAL_STATUS,
@@ -20,19 +27,18 @@ from cflower.runs.records import (
     Tree,
     TrialLine,
 )
+from cflower.runs.writing import replace_file
 from cflower.strategy.reports import RoundReport
 
 Figures = dict[str, float]
 RESERVED = frozenset(ClientLine.model_fields)
+MODEL_FOLDERS = ("models", "general", "personal")
+"""The folders of models: of clusters, of the leaves' means above judged splits, and of clients."""
 FIGURES = ("mean_norm", "max_norm", "alpha_cross", "seconds")
 
 
 def round_line(report: RoundReport, decision: Decision) -> Line:
-    """One cluster's line of ``rounds.jsonl``.
-
-    Who replied, and the metrics, problems and moves of a client, are in the line of its leaf, not
-    in the one with what clients judged of a split.
-    """
+    """One cluster's line of ``rounds.jsonl``; single members are in those of leaves only."""
     cluster, tree = decision.cluster, report.trained
     trained = [client for client, on in report.trained_on.items() if on == cluster]
     is_leaf = decision.outcome not in TRIAL_STATUS
@@ -107,24 +113,18 @@ def data_line(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tree_record(state: CFLState) -> Tree:
-    """``tree.json``: every cluster of the parameter tree, without its arrays."""
-    clusters = state.tree.clusters
-    lines = {
-        name: cluster_line(clusters[name], state.members_of(clusters[name]))
-        for name in in_order(clusters)
-    }
-    return Tree(clusters=lines, unassigned=dict(state.tree.unassigned))
-
-
-def cluster_line(cluster: Cluster, members: Sequence[str]) -> ClusterLine:
-    return ClusterLine.of(
-        cluster,
-        members=list(members),
-        edge_clients=list(cluster.edge),
-        general=cluster.trial is not None,
-        trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),
-        undone=[TrialLine.of(trial, until=trial.judged) for trial in cluster.undone],
-    )
+    clusters = {}
+    for name in in_order(state.tree.clusters):
+        cluster = state.tree.clusters[name]
+        clusters[name] = ClusterLine.of(
+            cluster,
+            members=list(state.members_of(cluster)),
+            edge_clients=list(cluster.edge),
+            general=cluster.trial is not None,
+            trial=cluster.trial and TrialLine.of(cluster.trial, until=cluster.trial.judged),
+            undone=[TrialLine.of(trial, until=trial.judged) for trial in cluster.undone],
+        )
+    return Tree(clusters=clusters, unassigned=dict(state.tree.unassigned))
 
 
 def client_values(measured: ClientMetrics) -> dict[str, float]:
@@ -140,3 +140,31 @@ def scalars(metrics: Mapping[str, Any]) -> Figures:
     """The metrics that are one finite number each: JSON has no others."""
     numbers = ClientMetrics(dict(metrics), 0).scalars
     return {key: value for key, value in numbers.items() if isfinite(value)}
+
+
+def write_models(run: Path, state: CFLState, layout: Layout) -> None:
+    """Write every model to its file, and remove those of an earlier end of the run."""
+    tree, own, models = state.tree, personal_files(state), dict[str, Weights]()
+    for name, cluster in tree.clusters.items():
+        models[f"models/{name}.safetensors"] = cluster.model
+        models[file_of(cluster)] = tree.model_of(name)
+    for file, model in models.items():
+        arrays = {key: np.ascontiguousarray(a) for key, a in layout.arrays(model).items()}
+        replace_file(run / file, save(arrays), lasting=False)
+    for client, file in own.items():
+        arrays = difference_of(layout, state.personal_models[client], tree.leaf_of(client).model)
+        replace_file(run / file, save(arrays), lasting=False)
+    kept = {run / file for file in (*models, *own.values())}
+    for path in run.glob("*/*.safetensors"):
+        if path.parent.name in MODEL_FOLDERS and path not in kept:
+            path.unlink()
+
+
+def file_of(cluster: Cluster) -> str:
+    return f"{'models' if cluster.trial is None else 'general'}/{cluster.name}.safetensors"
+
+
+def personal_files(state: CFLState) -> dict[str, str]:
+    """The file of each client with a model of its own, numbered: a name may be no file's name."""
+    names = in_order(state.personal_models)
+    return {client: f"personal/{i}.difference.safetensors" for i, client in enumerate(names)}

@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cflower.algorithm.criteria import Outcome
-from cflower.algorithm.state import CFLState, Personal
+from cflower.algorithm.state import CFLState
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.ordering import in_order, only, without
-from cflower.recording.model_files import file_of, personal_files
-from cflower.recording.serialization import client_values, scalars
+from cflower.recording.serialization import client_values, file_of, personal_files, scalars
 from cflower.runs.records import (
     TRIAL_STATUS,
     ClientLine,
     Line,
     MoveLine,
     PersonalLine,
-    PooledLine,
     RefusedLine,
     ServedBy,
     SplitLine,
@@ -60,8 +58,12 @@ class RunSoFar:
         self.members[line.cluster] = line.members
         for client, metrics in line.clients.items():
             self.clients.setdefault(client, {}).update(metrics)
-        note_split(self.splits, line)
-        if line.decision == Outcome.REFUSED:
+        if line.decision == Outcome.SPLIT:
+            self.splits.append(SplitLine.of(line, trial=None))
+        elif line.decision in TRIAL_STATUS:
+            newest = {split.cluster: split for split in self.splits}[line.cluster]
+            newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
+        elif line.decision == Outcome.REFUSED:
             self.refused.append(RefusedLine.of(line))
         self.last = line
         if line.decision not in TRIAL_STATUS:
@@ -97,20 +99,8 @@ class RunSoFar:
         )
 
 
-def note_split(splits: list[SplitLine], line: Line) -> None:
-    """Add a line's split, or what its clients judged, to ``splits`` of the summary."""
-    if line.decision == Outcome.SPLIT:
-        splits.append(SplitLine.of(line, trial=None))
-    elif line.decision in TRIAL_STATUS:
-        newest = {split.cluster: split for split in splits}[line.cluster]
-        newest.trial, newest.verdict = TRIAL_STATUS[Outcome(line.decision)], line.reason
-
-
 def why_not_split(tree: ParameterTree, root: Line | None) -> str | None:
-    """Why there is one cluster, and what may help; None if there are more, or should be one.
-
-    ``root`` is the last line about the root.
-    """
+    """Why there is one cluster, by the last line about it, and what may help."""
     if not tree.root.is_leaf or root is None or root.decision in (Outcome.NEVER, Outcome.FOUND):
         return None
     return f"No split: {root.reason}. {ADVICE.get(Outcome(root.decision), '')}".rstrip()
@@ -132,8 +122,7 @@ def client_lines(
 def final_result(report: FinalReport) -> dict[str, Any]:
     """The fields of the summary that come with the final evaluation, without the clients'.
 
-    The true groups count if most clients report one: a single client cannot decide an index about
-    all.
+    The true groups count if most clients report one: a single one cannot decide an index about all.
     """
     results = report.clients
     groups = {name: one.facts["group"] for name, one in results.items() if "group" in one.facts}
@@ -154,12 +143,17 @@ def final_result(report: FinalReport) -> dict[str, Any]:
         "selection": report.selection,
         "decided_by": report.decided_by,
         "metrics": scalars(report.metrics),
-        "pooled": {
-            way: PooledLine.model_validate(one, from_attributes=True)
-            for way, one in report.pooled.items()
-        },
+        "pooled": report.pooled,
         "fairness": {way: figures for way, figures in even.items() if figures},
-        "personal": {leaf: personal_line(step) for leaf, step in report.state.personal.items()},
+        "personal": {
+            leaf: PersonalLine.of(
+                step,
+                kappa=step.kappa if step.accepted else None,  # for the leaf's model it is ∞
+                start=START if step.accepted else None,
+                clients=len(step.models),
+            )
+            for leaf, step in report.state.personal.items()
+        },
         "groups": groups if most else None,
         "adjusted_rand_index": rand_index(placed, report.state.tree) if most else None,
     }
@@ -201,21 +195,10 @@ def served_by(report: FinalReport, client: str, own_file: str | None) -> ServedB
     return ServedBy(model=kind, cluster=cluster.name, share=0.0, start=None, file=file)
 
 
-def personal_line(step: Personal) -> PersonalLine:
-    """The personal step of a leaf in ``summary.json``; κ is null for the leaf's model (∞)."""
-    return PersonalLine.of(
-        step,
-        kappa=step.kappa if step.accepted else None,
-        start=START if step.accepted else None,
-        clients=len(step.models),
-    )
-
-
 def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:
     """Adjusted Rand index of the clusters against the true groups; 1 is exact.
 
-    As scikit-learn's ``adjusted_rand_score``, which loads for a second: pairs are counted, and
-    whole numbers are exact.
+    As scikit-learn's ``adjusted_rand_score``, which loads for a second.
     """
 
     def pairs(*sides: Iterable[str]) -> int:

@@ -7,7 +7,7 @@ its mean accuracy ``0.1/metrics/accuracy``, a client's ``clients/partition-3/acc
 import os
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,70 +23,64 @@ if TYPE_CHECKING:
     from cflower.recording.recorder import Recorder
 
 
-class TensorBoard:
+Log = Callable[[Figures, int], None]
+
+
+def tensorboard(run: Path, config: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
     """Event files in ``<run>/tensorboard``, for ``tensorboard --logdir <output-dir>``."""
+    from tensorboard.summary import Writer
 
-    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        from tensorboard.summary import Writer
+    writer = Writer(str(run / "tensorboard"))
 
-        self._writer = Writer(str(run / "tensorboard"))
-        self.close = self._writer.close
-
-    def log(self, figures: Figures, server_round: int) -> None:
+    def log(figures: Figures, server_round: int) -> None:
         for name, value in figures.items():
-            self._writer.add_scalar(name, value, server_round)
-        self._writer.flush()
+            writer.add_scalar(name, value, server_round)
+        writer.flush()
+
+    return log, writer.close
 
 
-class WeightsAndBiases:
+def weights_and_biases(run: Path, config: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
     """An offline run in ``<run>/wandb``, for ``wandb sync``; ``WANDB_MODE`` can change that."""
+    import wandb
 
-    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        import wandb
+    mode = os.environ.get("WANDB_MODE", "offline")
+    project = os.environ.get("WANDB_PROJECT", "cflower")
+    settings = wandb.Settings(mode=mode, project=project, silent=True, console="off")
+    opened = wandb.init(name=run.name, dir=str(run), config=dict(config), settings=settings)
 
-        mode = os.environ.get("WANDB_MODE", "offline")
-        project = os.environ.get("WANDB_PROJECT", "cflower")
-        settings = wandb.Settings(mode=mode, project=project, silent=True, console="off")
-        self._run = wandb.init(name=run.name, dir=str(run), config=dict(config), settings=settings)
-        self.close = self._run.finish
+    def log(figures: Figures, server_round: int) -> None:
+        opened.log({**figures, "round": server_round}, step=server_round)
 
-    def log(self, figures: Figures, server_round: int) -> None:
-        self._run.log({**figures, "round": server_round}, step=server_round)
+    return log, opened.finish
 
 
-class MLflow:
+def mlflow(run: Path, config: Mapping[str, Any]) -> tuple[Log, Callable[[], None]]:
     """A run of the experiment "cflower" in ``<run>/mlflow.db`` or ``MLFLOW_TRACKING_URI``."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
 
-    def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
-        from mlflow import MlflowClient
+    database = f"sqlite:///{run / 'mlflow.db'}"
+    client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", database))
+    existing = client.get_experiment_by_name("cflower")
+    number = existing.experiment_id if existing else client.create_experiment("cflower")
+    opened = client.create_run(number, run_name=run.name).info.run_id
+    for key, value in config.items():
+        client.log_param(opened, key, value)
 
-        database = f"sqlite:///{run / 'mlflow.db'}"
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", database))
-        existing = self._client.get_experiment_by_name("cflower")
-        number = existing.experiment_id if existing else self._client.create_experiment("cflower")
-        self._id = self._client.create_run(number, run_name=run.name).info.run_id
-        self.close = partial(self._client.set_terminated, self._id)
-        for key, value in config.items():
-            self._client.log_param(self._id, key, value)
-
-    def log(self, figures: Figures, server_round: int) -> None:
-        from mlflow.entities import Metric
-
+    def log(figures: Figures, server_round: int) -> None:
         # Characters that MLflow refuses in a name become _.
         metrics = [
             Metric(re.sub(r"[^\w\-. :/]", "_", name), value, 0, server_round)
             for name, value in figures.items()
         ]
         for start in range(0, len(metrics), 1000):  # most that MLflow takes at once
-            self._client.log_batch(self._id, metrics[start : start + 1000])
+            client.log_batch(opened, metrics[start : start + 1000])
+
+    return log, partial(client.set_terminated, opened)
 
 
-Backend = TensorBoard | WeightsAndBiases | MLflow
-BACKENDS: dict[str, type[Backend]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-    "mlflow": MLflow,
-}
+BACKENDS = {"tensorboard": tensorboard, "wandb": weights_and_biases, "mlflow": mlflow}
 
 
 class Tracker(Observer):
@@ -110,11 +104,11 @@ class Tracker(Observer):
         self._name, self._recorder = name, recorder
 
     def on_start(self, run: RunStart) -> None:
-        self._backend = BACKENDS[self._name](self._recorder.path, self._recorder.config)
+        self._log, self._close = BACKENDS[self._name](self._recorder.path, self._recorder.config)
 
     def on_round(self, report: RoundReport) -> None:
         lines = (tracked_figures(round_line(report, one)) for one in report.decisions)
-        self._backend.log(dict(ChainMap(*lines)), report.server_round)
+        self._log(dict(ChainMap(*lines)), report.server_round)
 
     def on_end(self, report: FinalReport | None) -> None:
-        self._backend.close()
+        self._close()

@@ -12,7 +12,7 @@ from cflower.ordering import counted
 from cflower.pooled import NORMAL
 from cflower.runs.ways import MEAN_MODEL, Paired, Ways, difference_in_words, student
 
-NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+LETTERS = "no one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
 ALONE = "isolated"
 POWER = 0.8416212335729143
 """The 80 % quantile of the normal distribution: the power with which a gain should be found."""
@@ -85,7 +85,6 @@ def by_one_model(ways: Ways, everyone: str) -> str:
 
 
 def better_off(pair: Paired, clients: int, how: str) -> str:
-    """How many of the clients are served better."""
     if pair.better == pair.clients:
         some = "" if pair.clients == clients else " that were evaluated"
         return f"All {counted(pair.clients, 'client')}{some} are served better {how}"
@@ -157,10 +156,7 @@ def advice(ways: Ways) -> str:
 
 
 def simplest(means: Mapping[str, float], compared: Mapping[str, Paired], metric: Metric) -> str:
-    """The first method that the best one does not beat, with no worse mean than any before it.
-
-    ``compared`` are the comparisons of the best method with each other one.
-    """
+    """The first method that the best one does not beat, with no worse mean than any before it."""
     beaten = {key for key, pair in compared.items() if pair.verdict == "worth it"}
     values = list(means.values())
     leading = [key for i, key in enumerate(means) if metric.best(values[: i + 1]) == values[i]]
@@ -168,7 +164,6 @@ def simplest(means: Mapping[str, float], compared: Mapping[str, Paired], metric:
 
 
 def size_of(pair: Paired) -> str:
-    """The size of a difference in words."""
     return difference_in_words(abs(pair.difference), pair.metric)
 
 
@@ -204,7 +199,7 @@ def in_letters(number: int) -> str:
     >>> in_letters(4), in_letters(40)
     ('four', '40')
     """
-    return NUMBERS[number] if number < len(NUMBERS) else str(number)
+    return LETTERS[number] if number < len(LETTERS) else str(number)
 
 
 def capital(text: str) -> str:

@@ -17,7 +17,7 @@ from cflower.errors import ConfigError
 from cflower.metric import Metric
 from cflower.ordering import only, without
 from cflower.runs.record import RunRecord
-from cflower.runs.tables import shown
+from cflower.runs.tables import shown, starred
 from cflower.runs.ways import BASELINES, KINDS, Paired, difference_in_words, fairness, of_all
 
 MEAN, MEAN_OF = "mean", "mean of"
@@ -29,10 +29,7 @@ Group = Sequence[RunRecord]
 
 
 def grouped(runs: Sequence[RunRecord], *, each: bool = False) -> list[Group]:
-    """The runs in their order, together by seed if nothing else differs; ``each``: every one apart.
-
-    Runs that began in the same second have no order of their own.
-    """
+    """The runs in their order, those that differ in the seed alone together unless ``each``."""
     groups: dict[str, list[RunRecord]] = {}
     for number, run in enumerate(runs):
         parts = [without(part, [SEED]) for part in (run.config, run.settings)]
@@ -58,23 +55,24 @@ def differing(groups: Sequence[Group]) -> dict[str, list[Any]]:
 
 
 def comparison_table(groups: Sequence[Group]) -> Table:
-    """One column for each group of runs: the keys in which they differ, then their measures.
-
-    Of several runs these are the mean and the standard deviation. Raises a ConfigError if another
-    metric leads in one of the runs.
-    """
+    """One column for each group of runs: the keys in which they differ, then their measures."""
     metric = common_metric(list(chain.from_iterable(groups)))
-    measures = [list(map(measures_of, group)) for group in groups]
+    spreads = [spread_of(group) for group in groups]
     title = f"{metric.in_full} of the clients on held-out examples, run by run (* = best)"
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     table.add_column("", overflow="fold")
     for group in groups:
         table.add_column(Text(heading_of(group)), justify="right", overflow="fold")
-    rows = {words: [cell(one, *row) for one in measures] for words, row in rows_of(metric).items()}
-    rows[MEAN] = [
-        value + mark for value, mark in zip(rows[MEAN], stars(measures, metric), strict=True)
-    ]
-    rows[MEAN_OF] = list(map(clients_in_mean, measures))
+    rows = {
+        heading: [cell(one.get(key), *show) for one in spreads]
+        for heading, (key, *show) in rows_of(metric).items()
+    }
+    marked = starred((one.get("mean", {}).get("mean") for one in spreads), metric)
+    rows[MEAN] = [text + mark[-1] for text, mark in zip(rows[MEAN], marked, strict=True)]
+    for place, group in enumerate(groups):
+        known = sum(len(run.ways["own"].values) for run in group)
+        members = sum(len(run.summary.clients) for run in group)
+        rows[MEAN_OF][place] = of_all(known, members).removeprefix("of ") or "-"
     for key, values in differing(groups).items():
         heading = f"{key} (config)" if key in rows else key
         table.add_row(heading, *map(Text, map(str, values)))
@@ -85,7 +83,6 @@ def comparison_table(groups: Sequence[Group]) -> Table:
 
 
 def common_metric(runs: Group) -> Metric:
-    """The metric that leads in all runs, or a ConfigError."""
     if len({run.metric.name for run in runs}) > 1:
         named = "; ".join(f"{run.metric.name} in {run.name}" for run in runs)
         raise ConfigError(f"The runs have different leading metrics ({named}): {GIVE_METRIC}")
@@ -121,30 +118,16 @@ def rows_of(metric: Metric) -> dict[str, tuple[str, Show, Show]]:
     }
 
 
-def cell(measures: Sequence[Mapping[str, Any]], key: str, show: Show, deviation: Show) -> str:
-    """The mean of a measure over runs and its standard deviation; a dash without a value.
+def cell(spread: Mapping[str, Any] | None, show: Show, deviation: Show) -> str:
+    """A mean over runs and its standard deviation; a dash without a value.
 
-    >>> cell([{"n": 1.0}, {"n": 3.0}], "n", "{:.1f}".format, "{:.2f}".format)
+    >>> cell({"mean": 2.0, "deviation": 1.41}, "{:.1f}".format, "{:.2f}".format)
     '2.0 ± 1.41'
     """
-    values = [one[key] for one in measures if one[key] is not None]
-    if not values:
+    if spread is None:
         return "-"
-    text = show(fmean(values))
-    return f"{text} ± {deviation(stdev(values))}" if len({*values}) > 1 else text
-
-
-def clients_in_mean(measures: Sequence[Mapping[str, Any]]) -> str:
-    """The number of clients with a figure, over all runs; a dash if all have one."""
-    known, members = (sum(one[key] for one in measures) for key in ("evaluated", "clients"))
-    return of_all(known, members).removeprefix("of ") or "-"
-
-
-def stars(measures: Sequence[Sequence[Mapping[str, Any]]], metric: Metric) -> list[str]:
-    """A star for the groups with the best mean, and a space for the others."""
-    means = [[one["mean"] for one in group if one["mean"] is not None] for group in measures]
-    best = metric.best(fmean(values) for values in means if values)
-    return ["*" if values and fmean(values) == best else " " for values in means]
+    text = show(spread["mean"])
+    return f"{text} ± {deviation(spread['deviation'])}" if spread["deviation"] else text
 
 
 def spread_of(group: Group) -> dict[str, Any]:
@@ -187,8 +170,7 @@ def pairs(
 ) -> list[tuple[RunRecord, RunRecord, Paired]]:
     """Each finished run after the first one with the same held-out examples, which comes first.
 
-    ``data_keys`` are the keys of the run config that choose the clients' data. Runs that differ in
-    one of them are not compared.
+    Runs that differ in one of the ``data_keys`` of the run config are not compared.
     """
     compared, first = [], dict[str, RunRecord]()
     for run in filter(lambda run: run.finished, runs):
@@ -200,11 +182,7 @@ def pairs(
 
 
 def examples_of(run: RunRecord, data_keys: Collection[str]) -> str:
-    """A text that two runs share if their clients were evaluated on the same examples.
-
-    It has the leading metric, the number of held-out examples of each client, previews of the
-    data, and the seed, as far as the run has them.
-    """
+    """A text that two runs share if their clients were evaluated on the same examples."""
     held_out = {name: client.held_out for name, client in run.summary.clients.items()}
     config, data = only(run.config, data_keys), run.data.model_dump()
     content = [run.metric, held_out, data, run.settings["seed"], config]

@@ -8,7 +8,7 @@ from cflower.ordering import LONGEST_TEXT, counted, in_order, listed
 from cflower.runs.record import RunRecord
 from cflower.runs.records import MoveLine
 
-MOST_NAMES = 6
+MOST_IN_EVENT = 6
 """Clients named in the sentence of an event."""
 
 
@@ -25,7 +25,6 @@ class Event(NamedTuple):
 
 
 def events(run: RunRecord) -> list[Event]:
-    """The events of a run by round."""
     return sorted([*joined(run), *opened(run), *moved(run)], key=lambda event: event.round)
 
 
@@ -35,7 +34,7 @@ def joined(run: RunRecord) -> list[Event]:
     for number, lines in groupby(run.verdicts, lambda line: line.round):
         here = {name for line in lines for name in line.members}
         if known and (new := in_order(here - known)):
-            text = f"{counted(len(new), 'client')} joined the run: {listed(new, MOST_NAMES)}"
+            text = f"{counted(len(new), 'client')} joined the run: {listed(new, MOST_IN_EVENT)}"
             found.append(Event(number, "joined", ROOT, new, text))
         known |= here
     return found
@@ -64,7 +63,7 @@ def opened(run: RunRecord) -> list[Event]:
         if name == ROOT or (cluster.born, name) in split or name not in run.by_cluster:
             continue
         first = tuple(run.by_cluster[name][0].members)
-        text = f"cluster {name} opened for {listed(first, MOST_NAMES)}, which resembled no other"
+        text = f"cluster {name} opened for {listed(first, MOST_IN_EVENT)}, which resembled no other"
         found.append(Event(cluster.born, "opened", name, first, text))
     return found
 
@@ -79,7 +78,7 @@ def moved(run: RunRecord) -> list[Event]:
     for (number, origin, target), group in groupby(sorted(run.summary.moves, key=way), way):
         moves = list(group)
         names, reasons = [move.client for move in moves], {move.reason: 0 for move in moves}
-        text = f"{listed(names, MOST_NAMES)} moved from {origin} to {target}"
+        text = f"{listed(names, MOST_IN_EVENT)} moved from {origin} to {target}"
         text += f": {listed(reasons, 2, LONGEST_TEXT)}"
         found.append(Event(number, "moved", target, tuple(names), text))
     return found

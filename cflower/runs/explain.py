@@ -19,10 +19,11 @@ from cflower.runs.events import events
 from cflower.runs.findings import finding, personal_steps
 from cflower.runs.record import RunRecord
 from cflower.runs.records import Line
+from cflower.settings import key_of
 
 ASKED = ("eps1", "eps2", "gamma-max", "linkage", "min-cluster-size")
 """Keys with an effect that can be computed without training."""
-MOST_NAMES = 5
+MOST_ARRIVALS = 5
 ROUND = attrgetter("server_round")
 LIMITS = (
     "Each answer is valid up to the first split that differs from those of the run: a new run "
@@ -48,10 +49,7 @@ class Explanation(NamedTuple):
 
 
 def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Explanation:
-    """Why each cluster was split or not, or would be with valid other values of `ASKED`.
-
-    Raises a ConfigError for other keys, and a RunFolderError if the run has no round yet.
-    """
+    """Why each cluster was split or not, or would be with valid other values of `ASKED`."""
     if not run.lines:
         raise RunFolderError(f"The run {run.name} has finished no round yet.")
     if not asked:
@@ -63,7 +61,9 @@ def explanation(run: RunRecord, asked: Mapping[str, Any] | None = None) -> Expla
             f"{unknown[0]!r} needs a new run: only {', '.join(ASKED)} can be asked about without "
             "one."
         )
-    given = rule_of({**run.criterion, **asked})
+    names = {key_of(spec): spec.name for spec in fields(NormCriterion)}
+    criterion = {**run.criterion, **asked}
+    given = NormCriterion(**{names[key]: criterion[key] for key in names.keys() & criterion.keys()})
     values = ", ".join(f"{key} = {value}" for key, value in asked.items())
     answers = {name: what_if(run, name, given) for name in run.by_cluster}
     question = f"What if the norm criterion had decided, with {values}?"
@@ -90,16 +90,13 @@ def story(run: RunRecord, cluster: str) -> str:
 
 
 def arrivals(run: RunRecord, cluster: str) -> list[str]:
-    """A sentence for each round in which Algorithm 4 placed clients in a cluster.
-
-    It has the reason of the first of them.
-    """
+    """A sentence for each round in which Algorithm 4 placed clients in a cluster, with a reason."""
     came = [one for line in run.lines for one in line.placed if one.target == cluster]
     born = run.born(cluster) if cluster in run.clusters else None
     found = []
     for server_round, some in groupby(sorted(came, key=ROUND), ROUND):
         first, *others = some
-        clients = listed([first.client, *(one.client for one in others)], MOST_NAMES)
+        clients = listed([first.client, *(one.client for one in others)], MOST_ARRIVALS)
         reason = f"{'of the first: ' if others else ''}{first.reason}"
         verb = "opened by" if server_round == born else "joined by"
         found.append(f"round {server_round}, {verb} {clients}: {reason}")
@@ -133,17 +130,11 @@ def what_if(run: RunRecord, cluster: str, given: NormCriterion) -> str:
     return f"Cluster {cluster}: would not have split ({was}): {reason}{unknown}."
 
 
-def rule_of(settings: Mapping[str, Any]) -> NormCriterion:
-    """The criterion with these settings; `NormCriterion`'s defaults for those that are missing."""
-    names = {field.name.replace("_", "-"): field.name for field in fields(NormCriterion)}
-    return NormCriterion(**{names[key]: settings[key] for key in names.keys() & settings.keys()})
-
-
 def rejudged(line: Line, rule: NormCriterion, run: RunRecord) -> tuple[Outcome | None, str]:
     """The outcome of eqs. 32, 33 and 39 on a recorded round, by this rule, and its reason.
 
-    None where the norms allow a split but the similarities are not known: they were recorded only
-    where the run's thresholds allowed one, and other criteria record similarities of another kind.
+    None where the norms allow a split but the similarities were not recorded, or are of another
+    kind.
     """
     if line.decision == Outcome.TOO_FEW_HEARD:
         return Outcome.TOO_FEW_HEARD, line.reason

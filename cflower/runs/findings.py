@@ -13,7 +13,7 @@ from cflower.runs.records import BaselineLine, LeadingMetric, Summary
 from cflower.runs.ways import BASELINES, Ways
 from cflower.strategy.round_log import outcome_of
 
-COLUMNS = ("fl", "leaf", "best", "ensemble")
+PREFIXES = ("fl", "leaf", "best", "ensemble")
 """The ways to serve a client; each prefixes a metric of a client in the summary."""
 SAME_EXAMPLES = (
     "These figures may be a little too good: the same examples decided about the clusters "
@@ -50,16 +50,12 @@ def led_by(summary: Summary, name: str) -> Summary:
 
 
 def metrics_of(summary: Summary) -> list[str]:
-    """The names of the metrics that the clients sent."""
     numbers = {name for one in summary.clients.values() for name in one.figures}
-    return sorted(numbers - {f"{column}_{name}" for column in COLUMNS for name in numbers})
+    return sorted(numbers - {f"{column}_{name}" for column in PREFIXES for name in numbers})
 
 
 def chosen_metric(name: str, sent: list[str]) -> Metric:
-    """The metric that ``--metric`` names; ``:lower`` or ``:higher`` after it is its direction.
-
-    Raises a `RunFolderError` if no client sent it, or if its direction is not known.
-    """
+    """The metric that ``--metric`` names; ``:lower`` or ``:higher`` after it is its direction."""
     bare, _, direction = name.rpartition(":")
     higher = {"lower": False, "higher": True}.get(direction)
     if name in sent or higher is None:
@@ -144,28 +140,26 @@ def personal_steps(summary: Summary) -> dict[str, str]:
 def way_lines(ways: Ways) -> list[dict[str, Any]]:
     """This run and what it is compared with, as far as they were measured or are to come.
 
-    Each with ``key``, ``words``, ``mean``, ``remark`` (the fairness, or why there is no mean) and
-    ``against`` (how this run compares with it, empty without a comparison).
+    ``remark`` is the fairness, or why there is no mean; ``against`` how this run compares with it.
     """
     summary, lines = ways.summary, list[dict[str, Any]]()
-    baselines = {*(summary.baselines or ())}
-    keys = list[str]()
-    if ways["own"].mean is not None:
-        keys = ["own", "fl"] if summary.lasting else ["own"]  # else the common model is the run's
-        baselines |= {"federated"} if summary.lasting else set()
-    for key in [*keys, *(key for key in BASELINES if key in baselines)]:
-        line: dict[str, Any] = {"key": key, "words": ways.in_words(key)}
-        line |= {"mean": None, "against": ""}
+    planned = {*(summary.baselines or ())}
+    keys = ["own"] if ways["own"].mean is not None else []
+    if keys and summary.lasting:  # else the common model is the run's
+        keys.append("fl")
+        planned.add("federated")
+    for key in [*keys, *(key for key in BASELINES if key in planned)]:
+        mean, against = None, ""
         if key not in ways:
-            planned = key in (summary.baselines or {})
-            lines.append(line | {"remark": TO_COME if planned else NOT_MEASURED})
+            remark = TO_COME if key in (summary.baselines or ()) else NOT_MEASURED
         elif key in summary.measured and not summary.measured[key].rounds:
-            lines.append(line | {"remark": NOT_KEPT})
+            remark = NOT_KEPT
         else:
-            line |= {"mean": ways[key].mean, "remark": ways.remark(key)}
-            pair = ways.against(key) if key in BASELINES else None
-            against = f"This run against it: {pair.sentence}." if pair else ""
-            lines.append(line | {"against": against})
+            mean, remark = ways[key].mean, ways.remark(key)
+            if key in BASELINES and (pair := ways.against(key)):
+                against = f"This run against it: {pair.sentence}."
+        line = {"key": key, "words": ways.in_words(key), "mean": mean}
+        lines.append(line | {"remark": remark, "against": against})
     if central := central_metric(summary):
         line = {"key": "central", "words": CENTRAL.format(name=central), "remark": ""}
         lines.append(line | {"mean": summary.central[central], "against": ""})
@@ -173,7 +167,6 @@ def way_lines(ways: Ways) -> list[dict[str, Any]]:
 
 
 def in_one_line(line: Mapping[str, Any], metric: Metric) -> str:
-    """One of the `way_lines` as a sentence."""
     if line["mean"] is None:
         return f"{line['words']}: {line['remark'] or NOT_MEASURED}"
     remark = f" ({line['remark']})" if line["remark"] else ""
@@ -183,10 +176,7 @@ def in_one_line(line: Mapping[str, Any], metric: Metric) -> str:
 
 
 def central_metric(summary: Summary) -> str:
-    """The metric shown of the central evaluation: the leading one, or an accuracy in its place.
-
-    Empty without a central evaluation by one of these.
-    """
+    """The metric shown of the central evaluation: the leading one, or an accuracy in its place."""
     leads = summary.metric.name
     if leads in summary.central:
         return leads

@@ -46,15 +46,13 @@ def open_file(path: Path, most: float = inf) -> IO[bytes]:
 
 
 def read_file(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a file, as `open_file`."""
     with open_file(path, most) as file:
         return file.read(most)
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a subfolder of a run folder that is a link or no folder, with a `RunFolderError`.
-
-    What is read, replaced or removed there would be somebody else's.
+    """Refuse a subfolder of a run folder that is a link: what is read or removed there is not the
+    run's.
     """
     if folder.name not in SUBFOLDERS:
         return

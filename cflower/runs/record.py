@@ -20,7 +20,6 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
-from cflower.messages.arrays import record_of
 from cflower.messages.data_spec import DataSpec
 from cflower.messages.layout import Layout
 from cflower.messages.own_models import restored
@@ -178,8 +177,6 @@ class RunRecord:
         """The model of one client of a leaf, from its file in the run folder."""
         with outside(self.path / file):
             arrays = load(read_file(file_in(self.path, file), MOST_HEADER + 2 * self.model_bytes))
-            if not file.endswith(".difference.safetensors"):  # of version 0.3 or earlier
-                return self.layout.weights(record_of(arrays))
             return restored(self.layout, arrays, self.tree.clusters[leaf].model)
 
     @cached_property

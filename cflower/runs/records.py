@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
+from cflower.pooled import Pooled
 
 LONGEST_LABEL = 600
 """Characters of a name of a run or an app, which stand in every list of runs."""
@@ -51,7 +52,6 @@ class Record(BaseModel, defer_build=True, ser_json_inf_nan="constants"):
     """A JSON object of the run folder, checked where it is made and where it is read."""
 
     def as_json(self, indent: int | None = None, exclude: Collection[str] = ()) -> bytes:
-        """The record as JSON text that ends its line."""
         text = self.model_dump_json(indent=indent, exclude={*exclude}, ensure_ascii=True)
         return f"{text}\n".encode()
 
@@ -63,8 +63,6 @@ class Record(BaseModel, defer_build=True, ser_json_inf_nan="constants"):
 
 
 class FileRecord(Record):
-    """A whole file."""
-
     FILE: ClassVar[File]
 
 
@@ -137,16 +135,12 @@ class SplitLine(Record):
 
 
 class RefusedLine(Record):
-    """A split that its clients refused."""
-
     round: int
     cluster: str
     reason: str
 
 
 class ServedBy(Record):
-    """The model that serves a client."""
-
     model: str = "leaf"
     cluster: str
     share: Number = 0.0
@@ -225,36 +219,6 @@ class PersonalLine(Record):
     evaluations: int = 0
 
 
-class ShareLine(Record):
-    """A figure with its 95 % interval."""
-
-    value: Number
-    interval: list[Number]
-
-
-class ClassLine(Record):
-    """How well one class is found among all others; None where there is nothing to count."""
-
-    examples: int
-    clients: int
-    sensitivity: ShareLine | None
-    specificity: ShareLine | None
-    precision: ShareLine | None
-    f1: Number | None
-
-
-class PooledLine(Record):
-    """The figures of several clients' held-out examples together (`cflower.pooled`)."""
-
-    examples: int
-    clients: int
-    confusion: list[list[int]]
-    accuracy: ShareLine
-    f1: ShareLine
-    auc: ShareLine | None
-    classes: list[ClassLine]
-
-
 class LeadingMetric(Record):
     name: str
     higher_is_better: bool
@@ -293,7 +257,7 @@ class Summary(FileRecord):
     common_rounds: int = 0
     clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
     metrics: Metrics = {}
-    pooled: dict[str, PooledLine] = {}
+    pooled: dict[str, Pooled] = {}
     """The figures of all clients' examples together, by model: ``own``, ``fl``, and each leaf."""
     class_names: list[str] = []
     """Of `pooled`, where they are known."""
@@ -327,19 +291,6 @@ class Summary(FileRecord):
     @property
     def measured(self) -> dict[str, BaselineLine]:
         return {name: line for name, line in (self.baselines or {}).items() if line}
-
-
-class Overview(FileRecord):
-    """What a list of runs shows of ``summary.json``; nothing else of it is checked."""
-
-    FILE: ClassVar = File.SUMMARY
-
-    finished: bool = False
-    rounds: int
-    metric: LeadingMetric = LeadingMetric(name="accuracy", higher_is_better=True)
-    clusters: dict[str, Any]
-    clients: dict[str, Any]
-    metrics: Metrics = {}
 
 
 class TrialLine(Record):
@@ -389,7 +340,6 @@ def bodies(clusters: Mapping[str, ClusterLine]) -> dict[str, list[str]]:
 
 
 def sharing(clusters: Mapping[str, ClusterLine], leaf: str) -> list[str]:
-    """The other leaves that have the same layers below the output layer."""
     sets = bodies(clusters).values()
     return [other for names in sets if leaf in names for other in names if other != leaf]
 

@@ -21,7 +21,7 @@ from cflower.runs.records import (
     one_tree,
 )
 
-Content = TypeVar("Content", bound=Record)
+OneRecord = TypeVar("OneRecord", bound=Record)
 FileContent = TypeVar("FileContent", bound=FileRecord)
 
 
@@ -31,10 +31,7 @@ def run_folders(output_dir: Path) -> list[Path]:
 
 
 def find_run(output_dir: Path, run: str = "") -> Path:
-    """The run folder for a path, a unique beginning of an id, a name, or "" for the newest.
-
-    Raises a `RunFolderError` if there is no such run, or more than one.
-    """
+    """The run folder for a path, a unique beginning of an id, a name, or "" for the newest."""
     given = Path(run or output_dir).expanduser()
     if (given / File.CONFIG).is_file():
         return given
@@ -63,7 +60,6 @@ def find_run(output_dir: Path, run: str = "") -> Path:
 
 
 def label_of(run: Path) -> str:
-    """The name that a run was given; empty without one, or if the folder cannot be read."""
     try:
         return str(json.loads((run / File.CONFIG).read_bytes()).get("name", ""))
     except (OSError, ValueError, AttributeError):
@@ -84,21 +80,24 @@ def read_record(
         )
     text = text_in(path)
     if kind is Config:  # a folder of another version may have other fields
-        check_format(run.name, json_in(text, str(path)))
+        check_format(run.name, text)
     record = record_in(text, kind, str(path))
     if isinstance(record, Tree) and not one_tree(record.children):
         raise RunFolderError(f"{path} is damaged: its clusters are not one tree.")
     return record
 
 
-def check_format(run: str, begun: Any) -> None:
+def check_format(run: str, text: str) -> None:
     """Refuse a run of another version of cflower, by its ``config.json``."""
-    versions = begun.get("versions") if isinstance(begun, dict) else None
-    if isinstance(versions, dict) and (found := begun.get("format", 1)) != FORMAT:
+    try:
+        begun = json.loads(text)
+        found, writer = begun.get("format", 1), printable(begun["versions"]["cflower"])
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        return  # it is damaged, and that is said
+    if found != FORMAT:
         raise OtherVersionError(
-            f"The run {run} is in format {found} of run folders, of cflower "
-            f"{versions.get('cflower', '?')}; this version reads format {FORMAT}. Open it with the "
-            "version that wrote it, or run it again."
+            f"The run {run} is in format {found} of run folders, of cflower {writer}; this version "
+            f"reads format {FORMAT}. Open it with the version that wrote it, or run it again."
         )
 
 
@@ -125,27 +124,21 @@ def text_in(path: Path) -> str:
         raise RunFolderError(f"{path} cannot be read: {first_line(error)}.") from None
 
 
-def record_in(text: str, kind: type[Content], what: str) -> Content:
-    """The record in a JSON text, or a `RunFolderError` that names the first wrong field."""
-    try:
-        return kind.model_validate(json_in(text, what), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        problem = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
-        raise RunFolderError(f"{what} is damaged: {problem}.") from None
-
-
-def json_in(text: str, what: str) -> Any:
-    """The value of a JSON text, or a `RunFolderError`.
+def record_in(text: str, kind: type[OneRecord], what: str) -> OneRecord:
+    """The record in a JSON text, or a `RunFolderError` that names the first wrong field.
 
     Its texts are made printable: a folder may be of somebody else, and a terminal obeys them.
     """
     try:
-        content = json.loads(text)
+        if "\\" in text or not text.replace("\n", "").isprintable():
+            text = json.dumps(printable(json.loads(text)))
+        return kind.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        problem = ": ".join([*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]])
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{what} is damaged: {first_line(error)}.") from None
-    plain = "\\" not in text and text.replace("\n", "").isprintable()
-    return content if plain else printable(content)
+        problem = first_line(error)
+    raise RunFolderError(f"{what} is damaged: {problem}.")
 
 
 def printable(content: Any) -> Any:

@@ -15,14 +15,12 @@ from rich.tree import Tree
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
-from cflower.pooled import POOLED
+from cflower.pooled import POOLED, Pooled
 from cflower.runs.findings import finding
-from cflower.runs.records import ClusterLine, PooledLine, Summary, bodies
+from cflower.runs.records import ClusterLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
 from cflower.runs.ways import KINDS, LITERATURE, Way, Ways
 
-MOST_NAMES = 12
-"""Members named on one line of the tree; the table has them all."""
 MANY = 25
 """Clients above which the table is by cluster."""
 TRIALS: dict[str | None, str] = {
@@ -36,7 +34,6 @@ class Printed(StringIO):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of standard output."""
         return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
@@ -50,10 +47,7 @@ def as_text(content: Any, width: int = 0) -> str:
 def run_view(
     summary: Summary, clusters: Mapping[str, ClusterLine], *, every: bool = False
 ) -> Group:
-    """The output of `cflower show` for ``summary.json`` and the clusters of ``tree.json``.
-
-    With ``every``, all clients are shown, however many.
-    """
+    """The output of `cflower show`; with ``every``, all clients are shown, however many."""
     tree, tables = cluster_tree(summary, clusters), model_tables(summary, every=every)
     together = pooled_tables(summary) if every or is_shown(summary) else []
     return Group(Text(finding(summary)), Text(), tree, Text(), tables, *together)
@@ -103,23 +97,20 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
     return branches[""]
 
 
-def members_in_words(members: Sequence[str], ways: Ways, together: PooledLine | None) -> str:
-    """The members of a leaf, at most `MOST_NAMES` of them by name, and the mean of its model.
-
-    F1 and AUC are of the members' examples ``together``, if these are counted.
-    """
+def members_in_words(members: Sequence[str], ways: Ways, together: Pooled | None) -> str:
+    """The members of a leaf, the first of them by name, and the mean of its model."""
     if not members:
         return ", closed because its last client moved away"
     metric = ways.metric
     if figure := getattr(together, metric.name, None) if metric.name in POOLED else None:
-        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members, MOST_NAMES)}"
+        return f", {metric.name} {metric.in_words(figure.value)}: {listed(members)}"
     known = len(only(ways["leaf"].values, members))
     words = f", mean {metric.name} {metric.in_words(ways.mean('leaf', members))}" if known else ""
     if 0 < known < len(members):
         words += f" of {known} of them"
     if any(one.served.model != "leaf" for one in only(ways.clients, members).values()):
         words += f" ({metric.in_words(ways.mean('own', members))} with the models that serve them)"
-    return f"{words}: {listed(members, MOST_NAMES)}"
+    return f"{words}: {listed(members)}"
 
 
 def model_tables(summary: Summary, *, every: bool = False) -> Group:
@@ -198,17 +189,12 @@ def columns(ways: Ways) -> list[str]:
 
 
 def scores(ways: Ways, values: list[float | None]) -> dict[str, str]:
-    """The values under each of the shown ways in words, by heading."""
     words = starred(values, ways.metric)
     return {KINDS[key].heading: text for key, text in zip(columns(ways), words, strict=True)}
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str] = ()) -> Table:
-    """Rows of texts by heading, without columns that have dashes only.
-
-    The table becomes narrower by folding names and headings, never by cutting. The first column is
-    aligned to the left, and those with the headings in ``left``.
-    """
+    """Rows of texts by heading, without columns of dashes only; folded if narrow, never cut."""
     table = Table(title=title, box=SIMPLE_HEAD, padding=0, min_width=len(title))
     headings = [key for key in (rows[0] if rows else ()) if {row[key] for row in rows} != {"-"}]
     for heading in headings:
@@ -220,7 +206,6 @@ def table_of(title: str, rows: Sequence[Mapping[str, str]], left: Collection[str
 
 
 def shown(value: float | str | None, spec: str = "") -> str:
-    """A value, or a dash where there is none."""
     return "-" if value is None else f"{value:{spec}}"
 
 

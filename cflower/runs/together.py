@@ -1,14 +1,11 @@
 """The figures of all clients' held-out examples together, in words and as a table."""
 
-from collections.abc import Mapping, Sequence
-
 from cflower.ordering import line
-from cflower.pooled import POOLED
-from cflower.runs.records import PooledLine, ShareLine, Summary
-from cflower.runs.ways import Ways
+from cflower.pooled import POOLED, Pooled, Share
+from cflower.runs.records import Summary
 
 INTERVALS = "95% intervals, as if the examples were drawn at random"
-NAMES = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
+SHOWN = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
 
 
 def is_shown(summary: Summary) -> bool:
@@ -28,16 +25,16 @@ def sentences(summary: Summary) -> list[str]:
     )
 
 
-def in_one_sentence(pooled: PooledLine) -> str:
+def in_one_sentence(pooled: Pooled) -> str:
     """AUC, macro F1 and accuracy with their intervals."""
-    figures = {name: getattr(pooled, key) for key, name in NAMES.items()}
-    words = [f"{name} {in_words(figure)}" for name, figure in figures.items() if figure]
+    figures = {name: getattr(pooled, key) for key, name in SHOWN.items()}
+    words = [f"{name} {share_in_words(figure)}" for name, figure in figures.items() if figure]
     return f"All {pooled.examples} held-out examples of {pooled.clients} clients together: " + (
         f"{', '.join(words)} ({INTERVALS})."
     )
 
 
-def by_class(summary: Summary, pooled: PooledLine) -> list[dict[str, str]]:
+def by_class(summary: Summary, pooled: Pooled) -> list[dict[str, str]]:
     """A row for each class, by heading."""
     names = summary.class_names
     names = (
@@ -48,58 +45,22 @@ def by_class(summary: Summary, pooled: PooledLine) -> list[dict[str, str]]:
             "class": line(name),
             "held out": str(one.examples),
             "clients with it": f"{one.clients} of {pooled.clients}",
-            "sensitivity": in_words(one.sensitivity),
-            "specificity": in_words(one.specificity),
-            "precision": in_words(one.precision),
+            "sensitivity": share_in_words(one.sensitivity),
+            "specificity": share_in_words(one.specificity),
+            "precision": share_in_words(one.precision),
             "F1": "-" if one.f1 is None else f"{one.f1:.1%}",
         }
         for name, one in zip(names, pooled.classes, strict=True)
     ]
 
 
-def in_words(figure: ShareLine | None) -> str:
+def share_in_words(figure: Share | None) -> str:
     """A share and its interval.
 
-    >>> in_words(ShareLine(value=0.5, interval=(0.25, 0.75)))
+    >>> share_in_words(Share(0.5, [0.25, 0.75]))
     '50.0% (25.0-75.0)'
     """
     if figure is None:
         return "-"
     low, high = figure.interval
     return f"{figure.value:.1%} ({100 * low:.1f}-{100 * high:.1f})"
-
-
-def as_markdown(summary: Summary, pooled: PooledLine) -> list[str]:
-    """The figures as lines of Markdown: a sentence, and a table with a row for each class."""
-    rows = by_class(summary, pooled)
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(map(cell, row.values()) for row in rows)]
-    return [in_one_sentence(pooled), "", *(f"| {' | '.join(cells)} |" for cells in lines), ""]
-
-
-def cell(text: str) -> str:
-    r"""Text that cannot break out of its cell in a Markdown table.
-
-    >>> cell("a|b")
-    'a\\|b'
-    """
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def figures_of(
-    ways: Ways, columns: Mapping[str, str], clients: Sequence[str], over: str
-) -> list[str]:
-    """The means over these clients, and a table with a line for each; ``columns`` by way."""
-    metric, rows = ways.metric, list[list[str]]()
-    means = [f"{name} {metric.in_words(ways.mean(k, clients))}" for k, name in columns.items()]
-    for client in clients:
-        held_out = ways.clients[client].held_out
-        row = [cell(client), "-" if held_out is None else f"{held_out:g}"]
-        rows.append(row + [metric.in_words(ways[key].values.get(client)) for key in columns])
-    return [
-        f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "
-        "held-out examples:",
-        "",
-        f"| client | held-out examples | {' | '.join(columns.values())} |",
-        "| --- | --- |" + " --- |" * len(columns),
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]

@@ -112,7 +112,6 @@ class Ways:
 
     @property
     def personal(self) -> bool:
-        """Whether some clients are served by models of their own."""
         return any(step.clients for step in self.summary.personal.values())
 
     def __getitem__(self, key: str) -> Way:
@@ -123,11 +122,7 @@ class Ways:
 
     @property
     def shown(self) -> list[str]:
-        """The models that were evaluated.
-
-        ``fl``, the common model, and ``leaf``, the cluster's, are left out where they are the one
-        that serves the clients, ``own``.
-        """
+        """The models that were evaluated, each once."""
         summary = self.summary
         common = ["fl"] if summary.lasting else []
         leaf = ["leaf"] if self.personal or summary.selection != "leaf" else []
@@ -135,7 +130,6 @@ class Ways:
 
     @property
     def methods(self) -> list[Way]:
-        """The methods that were measured, the simplest first: the baselines and the run itself."""
         ways = [self[key] for key in KINDS if key in self and key not in ("leaf", "fl")]
         return [way for way in ways if way.mean is not None]
 
@@ -158,12 +152,8 @@ class Ways:
         return against(self[key].values, other, sizes, self.metric)
 
     def in_words(self, key: str) -> str:
-        """The name of a way in lines about it."""
-        return {"own": "this run", "fl": self._common_in_words}.get(key) or KINDS[key].words
-
-    @property
-    def _common_in_words(self) -> str:
-        """The mean of the leaves' models, or θ* of a split that is final."""
+        if key != "fl":
+            return "this run" if key == "own" else KINDS[key].words
         summary = self.summary
         if any(split.cluster == ROOT and split.trial for split in summary.lasting):
             return f"{MEAN_MODEL} (not conventional FL)"
@@ -176,7 +166,7 @@ class Ways:
         pooled = key in ("own", "fl") and self.metric.name in POOLED and self.summary.pooled
         some = "" if pooled else of_all(len(values), members)
         even = fairness(values.values(), self.metric) if key != "fl" else None
-        return ", ".join(filter(None, [some, in_words(even, self.metric) if even else ""]))
+        return ", ".join(filter(None, [some, fairness_in_words(even, self.metric) if even else ""]))
 
 
 class Paired(NamedTuple):
@@ -209,7 +199,6 @@ class Paired(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the difference."""
         if self.margin is None:
             return None
         return self.difference - self.margin, self.difference + self.margin
@@ -243,10 +232,7 @@ def against(
     held_out: Mapping[str, Number | None],
     metric: Metric,
 ) -> Paired | None:
-    """Compare clients by their values, and by the numbers of examples that these are of.
-
-    None if no client has both values. Clients without held-out examples do not count.
-    """
+    """Compare clients with held-out examples by their values; None if no client has both values."""
     both = [name for name in ours if name in theirs and held_out.get(name)]
     if not both:
         return None
@@ -277,7 +263,6 @@ def margin_of(differences: NDArray[np.floating], sizes: NDArray[np.floating]) ->
 
 
 def student(freedom: int) -> float:
-    """Half the width of Student's 95 % interval, in standard errors."""
     from scipy.special import stdtrit  # slow to import, and needed at the end only
 
     return float(stdtrit(freedom, 1 - LEVEL))
@@ -298,8 +283,7 @@ def fairness(measured: Iterable[float | None], metric: Metric) -> Fairness | Non
     return Fairness(worst_tenth=mean(worst), spread=pstdev(values)) if values else None
 
 
-def in_words(even: Fairness, metric: Metric) -> str:
-    """The `fairness` of one way to serve the clients."""
+def fairness_in_words(even: Fairness, metric: Metric) -> str:
     spread = difference_in_words(even.spread, metric)
     return f"worst 10% of clients {metric.in_words(even.worst_tenth)}, standard deviation {spread}"
 
@@ -322,14 +306,9 @@ def of_all(known: int, members: int) -> str:
     return f"of {known} of {counted(members, 'client')}" if 0 < known < members else ""
 
 
-def baseline_line(
-    report: FinalReport, ways: Ways, name: str, num_bytes: int | None = None
-) -> BaselineLine:
-    """A baseline in ``summary.json``, with what the run's clients get in comparison.
-
-    ``name`` is that of the metric.
-    """
-    trainings = report.failures.trainings.values()
+def baseline_line(report: FinalReport, ways: Ways, num_bytes: int | None) -> BaselineLine:
+    """A baseline in ``summary.json``, with what the run's clients get in comparison."""
+    name, trainings = ways.metric.name, report.failures.trainings.values()
     rounds = range(1, report.num_rounds + 1)
     # Alone, a client that never trained has the model of the start, which serves nobody.
     scalars = {

@@ -49,10 +49,7 @@ def new_file(path: Path) -> IO[bytes]:
 
 
 def make_last(paths: Collection[Path]) -> None:
-    """Make files that were written without waiting for the disk survive a power cut.
-
-    One that somebody has removed since is none.
-    """
+    """Make files that are still there, and were not synchronised, survive a power cut."""
     for path in paths:
         with suppress(FileNotFoundError), open(path, "r+b", buffering=0, opener=no_link) as file:
             os.fsync(file.fileno())
@@ -70,16 +67,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def append_lines(path: Path, lines: bytes, *, lasting: bool = True) -> None:
-    """Add whole lines to a file, all of them or none; ``lasting`` as in `replace_file`."""
+def append_lines(path: Path, lines: bytes) -> None:
+    """Add whole lines to a file, all of them or none."""
     # Unbuffered: what is left in a buffer would be written as soon as there is room.
     with open(path, "ab", buffering=0, opener=no_link) as file:
         before = file.tell()
         try:
             while lines:
                 lines = lines[file.write(lines) :]
-            if lasting:
-                os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(before)
@@ -89,8 +84,7 @@ def append_lines(path: Path, lines: bytes, *, lasting: bool = True) -> None:
 def locked(run: Path) -> IO[bytes]:
     """Lock a run folder for this process until the returned file is closed.
 
-    Raises `RunFolderError` if another process has the lock. Without effect on systems and file
-    systems without such locks.
+    Without effect on systems and file systems without such locks.
     """
     file = os.fdopen(no_link(str(run / LOCK), os.O_RDWR | os.O_CREAT), "r+b")
     try:

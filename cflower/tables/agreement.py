@@ -24,13 +24,15 @@ Description = Mapping[str, Facts]
 FAR = 10.0
 """Usual deviations beyond which a client's mean or deviation is left out of the common one."""
 MOST_NAMED = 8
+NO_INPUTS = {"date": "a date", "empty": "no value"}
+AN_ID = "an id: every value differs"
 
 
 def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> dict[str, Any]:
     """The preparation of the columns that most clients have (`cflower.tables.preparation`).
 
-    ``unused`` has the other columns with the reason. With ``named`` the user named the columns:
-    then numbers in them are no ids.
+    ``unused`` has the others with the reason. In columns that the user ``named``, numbers are no
+    ids.
     """
     said = defaultdict[str, list[Facts]](list)
     for description in clients.values():
@@ -39,15 +41,18 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
     numbers, categories = dict[str, list[float]](), dict[str, list[str]]()
     unused = dict[str, str]()
     for name, facts in said.items():
-        usual = of_the_usual_kind(facts)
+        # Clients without a value show no kind, unless nobody has one.
+        kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
+        kind = kinds.most_common(1)[0][0] if kinds else "empty"
+        usual = [one for one in facts if one["kind"] == kind]
         if 2 * len(facts) <= len(clients):
             unused[name] = f"at {len(facts)} of {len(clients)} clients only"
-        elif reason := why_no_input(usual, named=named):
+        elif reason := why_no_input(kind, usual, named=named):
             unused[name] = reason
-        elif usual[0]["kind"] == "number":
+        elif kind == "number":
             numbers[name] = mean_and_deviation(usual)
         else:
-            categories[name] = values_of(usual)
+            categories[name] = categories_of(usual)
     if not named and not (numbers or categories):
         return agree(clients, scaled=scaled, named=True)  # better an id than nothing
     return {
@@ -63,31 +68,16 @@ def alone(description: Description | None) -> dict[str, Any]:
     return agree({"": description or {}}, scaled=False, named=True)
 
 
-def of_the_usual_kind(facts: Sequence[Facts]) -> Sequence[Facts]:
-    """What the clients say of a column that have it in the kind that most of them have.
-
-    Those without a value have no kind, unless nobody has one.
-    """
-    kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
-    usual = kinds.most_common(1)[0][0] if kinds else "empty"
-    return [one for one in facts if one["kind"] == usual]
-
-
-def why_no_input(facts: Sequence[Facts], *, named: bool) -> str:
+def why_no_input(kind: str, facts: Sequence[Facts], *, named: bool) -> str:
     """Why a column, of one kind everywhere, is no input of a model; empty if it is."""
-    match facts[0]["kind"]:
-        case "date":
-            return "a date"
-        case "empty":
-            return "no value"
-        case "number":
-            is_id = not named and all(one["id"] for one in facts)
-        case _:
-            rows = sum(one["rows"] for one in facts)
-            is_id = rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts)
-    if is_id:
-        return "an id: every value differs"
-    return why_no_categories(facts) if facts[0]["kind"] == "text" else ""
+    if kind in NO_INPUTS:
+        return NO_INPUTS[kind]
+    if kind == "number":
+        return AN_ID if not named and all(one["id"] for one in facts) else ""
+    rows = sum(one["rows"] for one in facts)
+    if rows >= ENOUGH_ROWS and all(one["different"] == one["rows"] for one in facts):
+        return AN_ID
+    return why_no_categories(facts)
 
 
 def why_no_categories(facts: Sequence[Facts]) -> str:
@@ -109,11 +99,10 @@ def why_no_categories(facts: Sequence[Facts]) -> str:
 
 
 def counts_of_values(facts: Iterable[Facts]) -> Counter[str]:
-    """At how many clients each value of a column of texts occurs."""
     return Counter(value for one in facts for value in one.get("values", ()))
 
 
-def values_of(facts: Iterable[Facts]) -> list[str]:
+def categories_of(facts: Iterable[Facts]) -> list[str]:
     """The values that occur at any client, at most clients if they are many, in natural order."""
     clients_with = counts_of_values(facts)
     often = sorted(clients_with, key=lambda value: (-clients_with[value], value))[:MOST_CATEGORIES]
@@ -158,11 +147,11 @@ def problem_with(description: Description, preparation: Mapping[str, Any]) -> st
     return ""
 
 
-def in_words(class_names: Sequence[str], preparation: Mapping[str, Any]) -> str:
+def preparation_in_words(class_names: Sequence[str], preparation: Mapping[str, Any]) -> str:
     """The classes, the inputs and the columns that are not used, in one line.
 
     >>> used = {"numbers": {"age": [60.0, 9.0]}, "categories": {"sex": ["f", "m"]}}
-    >>> in_words(("sick", "well"), used | {"unused": {"visit": "a date"}})
+    >>> preparation_in_words(("sick", "well"), used | {"unused": {"visit": "a date"}})
     '2 classes: sick, well; 2 inputs: age, sex (f, m); not used: visit (a date).'
     """
     inputs = columns_in_words(preparation)
@@ -236,7 +225,6 @@ def schema() -> "TypeAdapter[dict[str, Facts]]":
 
 
 def read(text: str) -> Description | None:
-    """A client's description from its JSON; None for anything else."""
     try:
         return schema().validate_json(text)
     except ValueError:  # Pydantic's errors are of this kind
@@ -255,5 +243,4 @@ def input_names(preparation: Mapping[str, Any]) -> list[str]:
 
 
 def as_text(preparation: Mapping[str, Any]) -> str:
-    """A preparation as compact JSON, for the config of messages."""
     return json.dumps(preparation, separators=(",", ":"))

@@ -24,8 +24,7 @@ def describe(table: pd.DataFrame, train: NDArray[np.int64]) -> dict[str, Facts]:
       these are too many or too long, the ``values`` that at least two rows have;
     - ``"date"`` or ``"empty"``: nothing.
 
-    So no value of a single row is in it, such as a name or the number of a patient. Raises a
-    DataError for texts among numbers.
+    So no value of a single row is in it, such as a name or the number of a patient.
     """
     return {name: facts_of(table[name], name, train) for name in table.columns}
 

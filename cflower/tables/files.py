@@ -16,7 +16,7 @@ from cflower.settings import require_data
 from cflower.tables.values import NUMBERS
 
 PACKED = {".gz", ".bz2", ".zst"}
-KINDS = (
+TABLE_FILES = (
     re.compile(r".*\.((csv|tsv|tab)(\.(gz|bz2|zst))?|zip)", re.I),
     re.compile(r".*\.parquet", re.I),
 )
@@ -31,26 +31,23 @@ ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 def tables_among(files: list[Path]) -> list[Path]:
     """The files of tables of one kind, if the others are about the data only; else none."""
-    for kind in KINDS:
+    for kind in TABLE_FILES:
         tables = [path for path in files if kind.fullmatch(path.name)]
         if tables and all(path in tables or path.suffix.lower() in ABOUT for path in files):
             return tables
     return []
 
 
-def read_file(file: Path) -> pa.Table:
+def read_table(file: Path) -> pa.Table:
     """A file of a table; a DataError with the cause if a CSV file cannot be read."""
-    if KINDS[1].fullmatch(file.name):
+    if TABLE_FILES[1].fullmatch(file.name):
         return pa.parquet.ParquetFile(file).read()
     return read_text(file)
 
 
 def read_text(file: Path) -> pa.Table:
-    """A CSV file in UTF-8, its types inferred from all of its rows.
-
-    Its first line shows whether commas, semicolons or tabs separate values.
-    """
-    content, most = content_of(file), 2**31 - 1
+    """A CSV file in UTF-8, its types inferred from all rows, its separator from the first."""
+    content, most = bytes_in(file), 2**31 - 1
     first = content.partition(b"\n")[0]
     separator = max(",;\t", key=first.decode(errors="replace").count)
     comma = separator == ";" and re.search(rb"\d,\d", content[:most]) is not None
@@ -73,7 +70,7 @@ def read_text(file: Path) -> pa.Table:
         ) from None
 
 
-def content_of(file: Path) -> bytes:
+def bytes_in(file: Path) -> bytes:
     """The bytes of a file, unpacked; of a ZIP archive those of the one file in it."""
     if file.suffix.lower() != ".zip":
         with pa.input_stream(str(file), compression="detect") as stream:
@@ -94,11 +91,8 @@ def name_of(place: Path) -> str:
     return place.name.removesuffix("".join(endings))
 
 
-def joined(name: str, tables: dict[str, pa.Table]) -> pa.Table:
-    """The rows of all tables, which are named by their files' places in the folder.
-
-    Raises a DataError if one has no rows, or other columns than most.
-    """
+def joined_tables(name: str, tables: dict[str, pa.Table]) -> pa.Table:
+    """The rows of all tables, which are named by their files' places in the folder."""
     check_names(name, tables)
     for place, table in tables.items():
         require_data(len(table) > 0, f"{name} has no rows in {place}: fill or remove this file.")

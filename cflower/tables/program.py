@@ -32,10 +32,10 @@ predict(pd.read_csv("rows.csv"))  # for each row the prediction{and_chances}"""
 def program(
     preparation: Mapping[str, Any], classes: Sequence[str], layers: Sequence[str], file: str
 ) -> str:
-    """A Python file that predicts from a DataFrame by a model file in the same folder.
+    """A Python file that predicts from a DataFrame by a model file in the same folder, without
+    cflower.
 
-    ``layers`` are the dense layers of a file of safetensors, none of ONNX. The file needs pandas,
-    scikit-learn and safetensors or onnxruntime, and nothing of cflower.
+    ``layers`` are the dense layers of a file of safetensors, none of ONNX.
     """
     used = {key: preparation[key] for key in ("numbers", "categories", "scaled")}
     source = Path(__file__).with_name("preparation.py").read_text(encoding="utf-8")
@@ -49,7 +49,6 @@ def program(
 
 
 def use(program_file: str, classes: Sequence[str]) -> str:
-    """Code that predicts the rows of a CSV file."""
     and_chances = ", and the probability of each class" if classes else ""
     return USE.format(program=program_file, and_chances=and_chances)
 

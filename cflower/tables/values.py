@@ -33,16 +33,12 @@ def axes_of(column: Column) -> int:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are lists."""
     return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
 def numbers(column: Column, name: str, source: str) -> NDArray[Any]:
-    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...).
-
-    Missing numbers of a plain column are NaN.
-
-    Raises a DataError if its lists have different lengths or missing values.
+    """A column of numbers or equally nested lists of numbers as one array, shape (n, ...), NaN if
+    missing.
     """
     if isinstance(column, np.ndarray):
         return column
@@ -85,7 +81,6 @@ def _unequal(name: str, source: str) -> str:
 
 
 def values_of(column: Column) -> list[Any]:
-    """A column as Python values, None where there is none."""
     values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return values
 

@@ -5,7 +5,7 @@ import pytest
 
 from cflower.data.client_data import KeptData, client_data, load_client_data
 from cflower.data.examples import Examples
-from cflower.data.preview import MOST_CLASSES, preview
+from cflower.data.preview import MOST_COUNTED, preview
 from cflower.data.settings import DataSettings
 from cflower.errors import DataError
 from tests.command import in_new_process
@@ -77,6 +77,6 @@ def test_an_outline_has_everything_but_the_pictures(shift):
 
 
 def test_without_label_counts_there_are_no_mean_examples():
-    labels = np.arange(MOST_CLASSES + 1)
+    labels = np.arange(MOST_COUNTED + 1)
     rows = np.ones((len(labels), 3), np.float32)
     assert preview(Examples(rows, labels, tuple(map(str, labels)))) == {}

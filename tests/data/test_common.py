@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from cflower.data import decoding
-from cflower.data.common import CommonArrays
+from cflower.data.decoding import CommonArrays
 
 
 def test_an_array_is_made_once_for_all_processes_of_a_folder(tmp_path):

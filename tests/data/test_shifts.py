@@ -6,9 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.data.examples import Examples
-from cflower.data.relabelling import held_classes, permuted_labels, swapped_labels
 from cflower.data.settings import SHIFTS, DataSettings
-from cflower.data.shifts import SHIFTED, apply_shift, groups_of, rotated
+from cflower.data.shifts import (
+    SHIFTED,
+    apply_shift,
+    groups_of,
+    held_classes,
+    permuted_labels,
+    rotated,
+    swapped_labels,
+)
 from cflower.errors import ConfigError, DataError
 
 

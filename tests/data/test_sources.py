@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -122,7 +124,7 @@ def test_the_hub_is_asked_for_the_revision(monkeypatch, name, revision):
         asked.append((path, revision))
         return datasets.Dataset.from_dict({"a": [1, 2], "label": [0, 1]})
 
-    monkeypatch.setattr("cflower.data.hub._hub_reachable", lambda: True)
+    monkeypatch.setattr("cflower.data.hub._reachable_or_cached", nullcontext)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert len(load_source(DataSettings(name))) == 2
     assert asked == [("owner/set", revision)]

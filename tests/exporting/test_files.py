@@ -7,7 +7,7 @@ from torch import nn
 
 from cflower.errors import ConfigError, ExportError
 from cflower.exporting import files
-from cflower.exporting.files import WindowMax, check_file_format, onnx_logits, write_model
+from cflower.exporting.files import WindowMax, check_file_format, onnx_logits, write_onnx
 from cflower.learning.models import build_model
 from tests.algorithm.planted import laws
 from tests.exporting.onnx_packages import needs_onnx
@@ -26,7 +26,7 @@ def test_window_max_is_adaptive_pooling(height, width, outputs, seed):
 def test_a_file_answers_as_the_model_for_any_batch(tmp_path):
     shape = (1, 28, 28)  # 14 pixels are not pooled to 4 in equal steps: ONNX cannot
     model = build_model("cnn", shape, 10, seed=0).eval()
-    write_model(model, tmp_path / "model", "onnx", shape, {})
+    write_onnx(model, tmp_path / "model", shape)
     for batch in (1, 2, 17):
         inputs = torch.rand(batch, *shape)
         with torch.no_grad():
@@ -41,7 +41,7 @@ def test_a_file_with_other_answers_is_refused(tmp_path, monkeypatch):
     model = build_model("mlp", (4,), 3, seed=0).eval()
     monkeypatch.setattr(files, "onnx_logits", lambda *_: np.zeros((1, 3)))
     with pytest.raises(ExportError, match="its logits differ by more than"):
-        write_model(model, tmp_path / "model", "onnx", (4,), {})
+        write_onnx(model, tmp_path / "model", (4,))
 
 
 def test_what_is_not_installed_is_named(monkeypatch):

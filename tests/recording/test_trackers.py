@@ -57,12 +57,10 @@ def test_tensorboard_gets_the_figures_of_every_round(made_up, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = RunRecord.read(made_up)
-    backend = BACKENDS["tensorboard"](tmp_path, run.config)
+    log, close = BACKENDS["tensorboard"](tmp_path, run.config)
     for server_round, lines in groupby(run.lines, key=lambda line: line.round):
-        backend.log(
-            {k: v for line in lines for k, v in tracked_figures(line).items()}, server_round
-        )
-    backend.close()
+        log({k: v for line in lines for k, v in tracked_figures(line).items()}, server_round)
+    close()
     events = EventAccumulator(str(tmp_path / "tensorboard"), {"tensors": 0}).Reload()
     for name in ("0/mean_norm", "0.1/metrics/accuracy", "clients/client-3/loss"):
         figures = [(line.round, tracked_figures(line).get(name)) for line in run.lines]

@@ -153,15 +153,6 @@ def test_a_file_that_was_removed_need_not_last(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_lines_are_added_whole_or_not_at_all(tmp_path, disk):
-    path = tmp_path / "rounds.jsonl"
-    append_lines(path, b"one\n")
-    disk.error = errno.ENOSPC
-    with pytest.raises(OSError, match="No space"):
-        append_lines(path, b"two\n")
-    assert path.read_text() == "one\n"
-
-
 @pytest.fixture
 def tmpfs(tmp_path):
     """Mounts a small file system, or makes the one that is there larger; its folder."""

@@ -12,11 +12,7 @@ REPORT = "report.html"
 
 
 def write_report(run: Path, metric: str = "", *, live: bool = False) -> Path:
-    """Write a run's page into its folder; ``metric`` as in `RunRecord.read`.
-
-    A ``live`` page reloads itself, for a run that goes on. Raises a `RunFolderError` if a file is
-    damaged.
-    """
+    """Write a run's page into its folder; a ``live`` one reloads itself, for a run that goes on."""
     path = run / REPORT
     with outside(run):
         text = page(page_content(RunRecord.read(run, metric)), live=live)

@@ -126,7 +126,6 @@ def together(summary: Summary) -> dict[str, list[Any]]:
 
 
 def curves(run: RunRecord) -> dict[str, list[Any]]:
-    """The means of each round under the baselines, and of the central evaluation."""
     measured = run.summary.measured.items()
     shown: dict[str, list[Any]] = {key: line.by_round for key, line in measured}
     if name := central_metric(run.summary):
@@ -136,7 +135,6 @@ def curves(run: RunRecord) -> dict[str, list[Any]]:
 
 
 def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
-    """The values of all rounds so far; None where there is none."""
     return [values.get(number) for number in range(1, run.rounds + 1)]
 
 
@@ -227,7 +225,6 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:
-    """Replies that were not used or did not come: the rounds of each client and problem."""
     found: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line.problems.items():
@@ -236,14 +233,12 @@ def problems(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
-    """For each client, the number of rounds with its reply and of those as a member."""
     replied = Counter(name for line in run.verdicts for name in line.heard)
     member = Counter(name for line in run.verdicts for name in line.members)
     return [(replied[name], member[name]) for name in run.client_names]
 
 
 def moves(run: RunRecord) -> list[dict[str, Any]]:
-    """The moves of clients to other clusters, in order."""
     return [
         {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
     ]

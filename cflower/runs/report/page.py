@@ -21,10 +21,7 @@ SCRIPTS = (
 
 
 def page(content: dict[str, Any], *, live: bool = False) -> str:
-    """The whole HTML document with the result of `page_content`.
-
-    A ``live`` page reloads itself, for a run that goes on.
-    """
+    """The whole HTML document with the result of `page_content`; a ``live`` one reloads itself."""
     scripts = [*SCRIPTS, "reload"] if live else SCRIPTS
     # One scope for all parts: nothing on the page can be reached from outside.
     body = "\n".join(parts()[f"{name}.js"] for name in scripts)

@@ -42,9 +42,8 @@ def client_data(run: RunRecord) -> dict[str, Any] | None:
 def mean_examples(run: RunRecord) -> dict[str, NDArray[np.floating]]:
     """Mean example of each leaf and class, shape (classes, ...); NaN for a class without examples.
 
-    Of time series and tables the clients sent means; of images their samples are averaged. Clients
-    with data of another shape than most are left out, and those that moved: they reported their
-    data before these changed.
+    Left out are clients with data of another shape than most, and those that moved: they reported
+    their data before these changed.
     """
     moved = {move.client for move in run.summary.moves}
     by_shape: dict[tuple[int, ...], dict[str, tuple[Any, Any]]] = {}
@@ -103,11 +102,7 @@ def label_matches(means: Mapping[str, NDArray[np.floating]]) -> dict[str, list[t
 
 
 def samples_of(preview: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's sample images below each other as a PNG in a data URL, and their labels.
-
-    In ``clients.json``, ``sample_images`` is base64 of bytes in the order n, height, width,
-    channels.
-    """
+    """A client's sample images below each other as a PNG in a data URL, and their labels."""
     _, width, channels = preview["sample_shape"]
     pixels, buffer = b64decode(preview["sample_images"]), BytesIO()
     size = width, len(pixels) // (width * channels)
