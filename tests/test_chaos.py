@@ -93,13 +93,22 @@ def test_a_node_that_returns_soon_under_another_id_was_only_silent(seed):
     assert picture(scenario.play(plan)) == picture(scenario.play(plan.silenced()))
 
 
+def without_seconds(failures):
+    """The record without what differs from run to run: how long replies took."""
+    clients = {
+        name: standing._replace(reading=0.0, waiting=0.0)
+        for name, standing in failures.clients.items()
+    }
+    return replace(failures, clients=clients)
+
+
 def assert_survives_kills(scenario, plan, rng, folder):
     """A run that is killed three times and resumed ends as an uninterrupted one."""
     whole = scenario.play(plan, folder / "whole")
     kills = [int(steps) for steps in rng.integers(1, 400, size=3)]
     killed = scenario.play(plan, folder / "killed", kills)
     assert picture(killed) == picture(whole)
-    assert killed.failures == whole.failures
+    assert without_seconds(killed.failures) == without_seconds(whole.failures)
     assert content_of(folder / "killed") == content_of(folder / "whole")
 
 
