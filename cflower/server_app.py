@@ -118,10 +118,10 @@ def agree_on_model(
 ) -> tuple[list[ArrayRecord], ConfigRecord]:
     """Wait for clients whose data fit one model; the first models, and the messages' config."""
     clients = roll_call.gather(grid, config.min_available_nodes)
-    facts = [roll_call.facts[name] for name in clients]
-    private = config.privacy == "permutation"
+    known = only(roll_call.facts, clients)
+    facts, private = [*known.values()], config.privacy == "permutation"
     spec, seed_problem = most_common(facts), seed_check(facts, permuted=private)
-    preparation = preparation_of(only(roll_call.facts, clients), config, recorder)
+    preparation = preparation_of(known, config, recorder)
 
     def problem_with(facts: Mapping[str, Any]) -> str:
         problem = spec.problem_with(facts) or seed_problem(facts)

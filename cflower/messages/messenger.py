@@ -154,9 +154,11 @@ class ClientMessenger:
         messages = list(messages)
         earlier = {message_id: sent.node for message_id, sent in before.items()}
         all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
-        unawaited = {sent.node for sent in all_sent if sent.ask.client in self.failures.silent}
+        unawaited, hurried = (
+            {sent.node for sent in all_sent if sent.ask.client in clients}
+            for clients in (set(self.failures.silent), self.hurried)
+        )
         grid, remote = self.grid, self.roll_call.remote
-        hurried = {sent.node for sent in all_sent if sent.ask.client in self.hurried}
         given = grid, messages, self.timeout, quorum, earlier, unawaited, hurried
         exchange = Exchange(*given, expire=remote)
         asked = {message.metadata.dst_node_id for message in messages}

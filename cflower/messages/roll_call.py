@@ -274,7 +274,8 @@ class RollCall:
     def _answers(self, grid: Grid) -> dict[int, dict[str, Any]]:
         """The facts in the answers that are there; none of a client that replies with an error."""
         answers, failed = dict[int, dict[str, Any]](), defaultdict[str, list[str]](list)
-        waiting = {one.message_id: node for node, one in self._are(Asked).items()}
+        asked = self._are(Asked)
+        waiting = {one.message_id: node for node, one in asked.items()}
         waiting.pop("", None)
         while waiting and (replies := list(grid.pull_messages(waiting.keys()))):
             for reply in replies:
@@ -283,7 +284,7 @@ class RollCall:
                     continue
                 fault = FAULTS.get(reply.error.code, Fault.CLIENT) if reply.has_error() else None
                 if fault in UNREACHABLE:
-                    self._states[node] = self._are(Asked)[node]._replace(message_id="")
+                    self._states[node] = asked[node]._replace(message_id="")
                     continue
                 answers[node], invalid = ({}, ()) if fault else facts_in(reply.content, FACTS)
                 if invalid:

@@ -79,8 +79,9 @@ def ask_first_model(
     part. `FederationError` if no client sends a model that fits the layout, which no permutation
     changes, or if most of them do not agree.
     """
-    order = generator(roll_call.seed, "first-model").permutation(len(roll_call.clients)).tolist()
-    clients = [roll_call.clients[i] for i in order]
+    there = roll_call.clients
+    order = generator(roll_call.seed, "first-model").permutation(len(there)).tolist()
+    clients = [there[i] for i in order]
     problem, candidates = "no client is connected", list[Candidate]()
     for first in range(0, len(clients), VOICES):
         asked = clients[first : first + VOICES]

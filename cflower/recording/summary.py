@@ -162,6 +162,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
 def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
     """The clients' entries in the summary after the final evaluation."""
     lines, metric, files = {}, report.metric.name, personal_files(report.state)
+    trainings, evaluations = report.failures.trainings, report.failures.evaluations
     for name, result in report.clients.items():
         line: dict[str, Any] = client_values(result.served(report.selection))
         for column, measured in result.columns.items():
@@ -170,8 +171,8 @@ def served_lines(report: FinalReport) -> dict[str, dict[str, Any]]:
         lines[name] = line | {
             "num_examples": result.num_examples,
             "held_out": result.leaf.num_examples,
-            "trainings": report.failures.trainings.get(name, 0),
-            "evaluations": report.failures.evaluations.get(name, 0),
+            "trainings": trainings.get(name, 0),
+            "evaluations": evaluations.get(name, 0),
             "best_cluster": result.best_cluster,
             "levels": {n: client_values(level).get(metric) for n, level in result.levels.items()},
             "served_by": served_by(report, name, files.get(name)),
