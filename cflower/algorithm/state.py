@@ -156,15 +156,6 @@ class Personal(NamedTuple):
         """Whether it serves the members better than the leaf's model."""
         return self.kappa < inf
 
-    def after(self, earlier: "Personal | None") -> "Personal":
-        """The result with the costs of an earlier attempt, too."""
-        if earlier is None:
-            return self
-        return self._replace(
-            trainings=self.trainings + earlier.trainings,
-            evaluations=self.evaluations + earlier.evaluations,
-        )
-
 
 class Pending(Protocol):
     """Questions to the clients that follow the training of a round."""

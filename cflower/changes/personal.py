@@ -43,12 +43,14 @@ from cflower.algorithm.state import (
 from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Vote, compared, vote_of
 from cflower.metric import Metric
-from cflower.ordering import counted, only
+from cflower.ordering import counted, in_order, only, without
 
 KAPPA = 0.1
 """κ in the median number of the members' training examples."""
 LEAF, MIX = 0, 1
 """The numbers of the two models that a member measures."""
+EVALUATIONS = 2
+"""Of a member in an attempt."""
 MOST_TRAININGS = 10
 """Trainings of a member at most: most models gain nothing after six, slow ones do."""
 Metrics = Mapping[str, float]
@@ -141,8 +143,8 @@ class PersonalStep(Pending):
     """Trainings of each member in this attempt."""
     done: int = 0
     """Those so far."""
-    before: Mapping[str, Personal] = field(default_factory=dict)
-    """The results of the first attempt."""
+    over: Mapping[str, Personal] = field(default_factory=dict)
+    """The results of the leaves that made one attempt."""
 
     @cached_property
     def asks(self) -> tuple[Ask, ...]:
@@ -184,54 +186,64 @@ class PersonalStep(Pending):
             step = replace(self, leaves=leaves, stage=stage, done=done)
             if step.asks:
                 return RoundResult(replace(state, pending=step), (), step.asks)
-        over = {**self.before}
-        for name, result in concluded(leaves, self.trainings, metric, as_sent).items():
-            over[name] = result.after(self.before.get(name))
-        going = promising(leaves, metric) if self.trainings < self.most else ()
-        if again := {name: replace(leaves[name], own={}, measured={}) for name in going}:
+        votes = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}
+        going = promising(votes) if self.trainings < self.most else []
+        ended = without(leaves, going)
+        over = {**self.over, **concluded(ended, votes, self.trainings, metric, as_sent)}
+        if going:
+            again = {name: replace(leaves[name], own={}, measured={}) for name in going}
             stage = ADAPT if self.stage == ADAPT else "train"
             step = PersonalStep(
-                self.server_round, again, self.most, stage, trainings=self.most, before=over
+                self.server_round, again, self.most, stage, trainings=self.most, over=over
             )
             return RoundResult(replace(state, pending=step), (), step.asks)
-        return RoundResult(replace(state, pending=None, personal=over), ())
+        personal = only(over, in_order(over))
+        return RoundResult(replace(state, pending=None, personal=personal), ())
 
 
-def promising(leaves: Mapping[str, Leaf], metric: Metric) -> list[str]:
+Votes = Mapping[str, tuple[Vote, Vote]]
+"""The `votes_of` each leaf."""
+
+
+def together(votes: Votes) -> tuple[Vote, Vote]:
+    """The votes of the members of all leaves."""
+    everyone, leading = (
+        Vote(tuple(chain.from_iterable(vote.gains for vote in some)))
+        for some in zip(*votes.values(), strict=True)
+    )
+    return everyone, leading
+
+
+def promising(votes: Votes) -> list[str]:
     """The leaves whose members likely gain; all if the members of all of them together do gain."""
-    votes = {name: votes_of(leaf, metric)[0] for name, leaf in leaves.items()}
-    together = Vote(tuple(chain.from_iterable(vote.gains for vote in votes.values())))
-    return [name for name, vote in votes.items() if vote.likely or together.significant]
+    everyone, _ = together(votes)
+    return [name for name, (vote, _) in votes.items() if vote.likely or everyone.significant]
 
 
 def concluded(
-    leaves: Mapping[str, Leaf], trainings: int, metric: Metric, as_sent: Rounding
+    leaves: Mapping[str, Leaf], votes: Votes, length: int, metric: Metric, as_sent: Rounding
 ) -> dict[str, Personal]:
-    """The result of each leaf.
+    """The result of each of these leaves after an attempt with so many trainings.
 
     A leaf goes by a significant vote of its own members, if they are likely to gain by the metric
     that leads, too. Few members are seldom enough for that: they go by a likely gain if the members
     of all leaves together show a significant one, and a likely one by the metric that leads.
     """
-    votes = {name: votes_of(leaf, metric) for name, leaf in leaves.items()}
-    everyone, leading_of_all = (
-        Vote(tuple(chain.from_iterable(vote.gains for vote in some)))
-        for some in zip(*votes.values(), strict=True)
-    )
-    together = everyone.significant and leading_of_all.likely
-    over = {}
+    everyone, leading_of_all = together(votes)
+    all_gain, over = everyone.significant and leading_of_all.likely, {}
+    attempts_before = int(length > 1)  # the first one has one training
     for name, leaf in leaves.items():
         vote, leading = votes[name]
         alone = vote.chance <= SIGNIFICANT and leading.likely
-        with_all = together and vote.likely and leading.better >= leading.worse
+        with_all = all_gain and vote.likely and leading.better >= leading.worse
         accepted = alone or with_all
         served = [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
         over[name] = Personal(
             reason_of(vote, leading, metric, accepted=accepted),
             leaf.kappa if accepted else inf,
-            trainings,
-            trainings,
-            max(map(len, leaf.measured.values()), default=0),
+            length,
+            length + attempts_before,
+            max(map(len, leaf.measured.values()), default=0) + EVALUATIONS * attempts_before,
             {client: as_sent(leaf.mix(client)) for client in served},
             {client: leaf.share(client) for client in served},
         )

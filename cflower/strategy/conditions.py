@@ -12,7 +12,7 @@ from cflower.algorithm.optimizers import ADAPTIVE
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import ADAPT, CFLState
 from cflower.changes import changes_of
-from cflower.changes.personal import MOST_TRAININGS, PersonalStep, leaves_of
+from cflower.changes.personal import EVALUATIONS, MOST_TRAININGS, PersonalStep, leaves_of
 from cflower.messages.client_names import ADAPTS, COMMITMENT, EVALUATE, adds_noise, has_function
 from cflower.messages.layout import UNTRAINED, Layout
 from cflower.messages.roll_call import RollCall
@@ -33,8 +33,6 @@ rounds and its final evaluation would send, and the latter to the trainings."""
 ALL_TRAIN_AFTER, LEAST_ROUNDS = 0.6, 6
 """Examples that decide also train after this share of the rounds and so many, while nothing is
 asked. Before, most groups are still to be found."""
-EVALUATIONS = 2
-"""Of a member in an attempt at a personal step by ordinary messages."""
 NOT_ALONE = (
     "Another `start` than that of ClusteredFL runs the rounds, of a wrapper or of the app: without "
     "questions about splits, moves and the final evaluation, whose table is empty. An app's own "

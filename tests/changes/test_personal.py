@@ -21,6 +21,7 @@ from cflower.changes.personal import (
     concluded,
     leaves_of,
     promising,
+    votes_of,
 )
 from cflower.metric import Metric
 from cflower.seeding import generator
@@ -132,10 +133,11 @@ def test_members_train_once_where_that_promises_nothing(stage):
 
 
 def test_leaves_of_which_the_members_of_all_together_gain_all_go_on():
-    sure, unsure = leaf_of("0.0", 10, 0), leaf_of("0.1", 1, 1)
-    metric = Metric("accuracy")
-    assert promising({"0.1": unsure}, metric) == []
-    assert promising({"0.0": sure, "0.1": unsure}, metric) == ["0.0", "0.1"]
+    sure, unsure = (
+        votes_of(leaf, Metric("accuracy")) for leaf in (leaf_of("0.0", 10, 0), leaf_of("0.1", 1, 1))
+    )
+    assert promising({"0.1": unsure}) == []
+    assert promising({"0.0": sure, "0.1": unsure}) == ["0.0", "0.1"]
 
 
 def test_by_messages_trainings_and_evaluations_are_as_many_as_announced():
@@ -249,7 +251,8 @@ def leaf_of(name, better, worse):
 def judged(*leaves, metric="accuracy"):
     """The results of these leaves."""
     by_name = {leaf.name: leaf for leaf in leaves}
-    return concluded(by_name, 1, Metric(metric), lambda weights: weights)
+    votes = {leaf.name: votes_of(leaf, Metric(metric)) for leaf in leaves}
+    return concluded(by_name, votes, 1, Metric(metric), lambda weights: weights)
 
 
 @pytest.mark.parametrize(
