@@ -15,7 +15,7 @@ import copy
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import typer
 from command import folders, numbers, out_folder
-from records import Job, Record, run_all
+from records import Job, Record, jobs_of, run_all
 from sklearn.metrics import adjusted_rand_score
 from tables import show, table_of, write_table
 from torch.utils.data import DataLoader, TensorDataset
@@ -54,15 +54,20 @@ def main(
     table: command.TableOnly = False,
 ) -> None:
     """Measure both label skews."""
-    more = {"num-server-rounds": 20}
-    jobs = [
-        Job({"data": name, "family": family, "seed": seed}, config | {"degrees": degrees})
-        for seed in numbers(seeds)
-        for name, folder in folders(data).items()
-        for family in SKEWS
-        for config in [config_of(name, folder, family, seed, more, out_folder(out))]
-    ]
+    jobs = skews(data, seeds, out, degrees=degrees)
     run_all(jobs, partial(measured, code=code.absolute()), sentence, report, out, workers, table)
+
+
+def skews(data: str, seeds: str, out: Path, **more: float) -> Iterator[Job]:
+    """Both label skews of each data set, with more keys in the jobs' settings."""
+    places = folders(data)
+
+    def settings(data: str, family: str, seed: int) -> dict[str, Any]:
+        rounds = {"num-server-rounds": 20}
+        config = config_of(data, places[data], family, seed, rounds, out_folder(out))
+        return {**config, **more}
+
+    yield from jobs_of(settings, data=places, family=SKEWS, seed=numbers(seeds))
 
 
 def measured(job: Job, code: Path) -> Record:
@@ -142,27 +147,39 @@ def run_script(
     """Everything that the authors' script leaves, with the run's settings."""
     options = {
         "rounds": config["num-server-rounds"],
+        **options_of(config, place),
+        "model": "simple-cnn",  # LeNet5 with maxima instead of means
+        "cluster_alpha": degrees,
+        "n_basis": pacfl.N_BASIS,
+        "linkage": "average",
+        "print_freq": 1000,
+    }
+    sys.argv = [script.name, *(f"--{name}={value}" for name, value in options.items())]
+    return left_by(script.read_text(), script.name, config["seed"])
+
+
+def options_of(config: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A run's settings by the names that the scripts of PACFL and of its successors have."""
+    return {
         "num_users": config["min-available-nodes"],
         "frac": config["fraction-train"],
         "local_ep": config["local-epochs"],
         "local_bs": config["batch-size"],
         "lr": config["learning-rate"],
         "momentum": config["momentum"],
-        "model": "simple-cnn",  # LeNet5 with maxima instead of means
         "dataset": "fmnist",
         "savedir": f"{place}/",
-        "partition": "noniid-#label2",  # of a name that it knows
-        "cluster_alpha": degrees,
-        "n_basis": pacfl.N_BASIS,
-        "linkage": "average",
-        "print_freq": 1000,
+        "partition": "noniid-#label2",  # of a name that they know
     }
-    torch.manual_seed(config["seed"])
-    np.random.seed(config["seed"])  # noqa: NPY002 (the script draws from it)
-    sys.argv = [script.name, *(f"--{name}={value}" for name, value in options.items())]
+
+
+def left_by(source: str, name: str, seed: int) -> dict[str, Any]:
+    """Everything that a script leaves, which prints nothing."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the script draws from it)
     space: dict[str, Any] = {"__name__": "__main__"}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        exec(compile(script.read_text(), script.name, "exec"), space)
+        exec(compile(source, name, "exec"), space)
     return space
 
 

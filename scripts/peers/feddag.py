@@ -13,9 +13,7 @@ Its figures are those of PACFL's script: the clusters' models at the end; the cl
 their last local training; and the mean of each client's best round, which is what it prints.
 """
 
-import contextlib
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,17 +22,14 @@ from typing import Annotated, Any
 
 import command
 import numpy as np
-import torch
 import typer
-from command import folders, numbers, out_folder
 from families.planted import truth_of
 from records import Job, Record, run_all
 from sklearn.metrics import adjusted_rand_score
 from tables import show, table_of, write_table
 
-from peers.authors import SKEWS, replace_what_is_missing, shares
+from peers.authors import SKEWS, left_by, options_of, replace_what_is_missing, shares, skews
 from peers.federation import Federation
-from peers.peers import config_of
 
 COLUMNS = (
     "data", "family", "seed", "groups", "adjusted_rand_index", "clusters' models",
@@ -51,15 +46,7 @@ def main(
     table: command.TableOnly = False,
 ) -> None:
     """Measure both label skews."""
-    jobs = (
-        Job({"data": name, "family": family, "seed": seed}, config)
-        for seed in numbers(seeds)
-        for name, folder in folders(data).items()
-        for family in SKEWS
-        for config in [
-            config_of(name, folder, family, seed, {"num-server-rounds": 20}, out_folder(out))
-        ]
-    )
+    jobs = skews(data, seeds, out)
     run_all(jobs, partial(measured, code=code.absolute()), sentence, report, out, workers, table)
 
 
@@ -103,18 +90,7 @@ def run_script(config: Mapping[str, Any], place: str, script: Path) -> dict[str,
     import src.utils as authors
 
     settings = authors.args_parser()
-    vars(settings).update(
-        num_users=config["min-available-nodes"],
-        frac=config["fraction-train"],
-        local_ep=config["local-epochs"],
-        local_bs=config["batch-size"],
-        lr=config["learning-rate"],
-        momentum=config["momentum"],
-        dataset="fmnist",
-        partition="noniid-#label2",  # of a name that it knows
-        noise_type="space",
-        savedir=f"{place}/",
-    )
+    vars(settings).update(options_of(config, place), noise_type="space")
     authors.args_parser = lambda: settings
     source = script.read_text()
     for name, theirs, ours in (
@@ -123,12 +99,7 @@ def run_script(config: Mapping[str, Any], place: str, script: Path) -> dict[str,
     ):
         assert f"{name} {theirs}" in source, f"no {name} {theirs} in {script}"
         source = source.replace(f"{name} {theirs}", f"{name} {ours}")
-    torch.manual_seed(config["seed"])
-    np.random.seed(config["seed"])  # noqa: NPY002 (the script draws from it)
-    space: dict[str, Any] = {"__name__": "__main__"}
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        exec(compile(source, script.name, "exec"), space)
-    return space
+    return left_by(source, script.name, config["seed"])
 
 
 def sentence(record: Record) -> str:

@@ -84,9 +84,8 @@ def accuracy_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
     In bold what is within `CLOSE` points of the best that is not given the true groups. The last
     lines are the mean over the families, and medians of a run: of what it cost.
     """
-    table = 100 * runs.pivot_table("accuracy", ["data", "family"], "method", sort=False)
-    others = table.drop(columns="oracle", errors="ignore")
-    first = table.ge(others.max(axis=1) - CLOSE, axis=0) & table.columns.isin(others)
+    table = by_family(runs, "accuracy")
+    first = nearly_first(table)
     lines = [
         {"data": data, "family": family, "found": found(runs, family)}
         | {m: in_bold(row[m], first.loc[(data, family), m]) for m in table}
@@ -113,22 +112,12 @@ def client_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """
     own = runs["clients"].map(lambda some: [accuracy for accuracy, _ in some])
     runs = runs.assign(mean=own.map(np.mean), median=own.map(np.median))
-    means, medians = (
-        100 * runs.pivot_table(figure, ["data", "family"], "method", sort=False)
-        for figure in ("mean", "median")
-    )
-    others = means.drop(columns="oracle", errors="ignore")
-    first = means.ge(others.max(axis=1) - CLOSE, axis=0) & means.columns.isin(others)
-    lines = [
-        {"data": data, "family": family}
-        | {
-            m: f"{in_bold(row[m], first.loc[(data, family), m])}, {in_bold(below[m], False)}"
-            for m in means
-        }
-        for ((data, family), row), (_, below) in zip(
-            means.iterrows(), medians.iterrows(), strict=True
-        )
-    ]
+    means, medians = by_family(runs, "mean"), by_family(runs, "median")
+    first, lines = nearly_first(means), []
+    for (data, family), row in means.iterrows():
+        here, median = first.loc[(data, family)], medians.loc[(data, family)]
+        texts = {m: f"{in_bold(row[m], here[m])}, {in_bold(median[m], False)}" for m in means}
+        lines.append({"data": data, "family": family} | texts)
     sums = {
         "mean": {
             m: f"{means[m].mean(skipna=False):.1f}, {medians[m].mean(skipna=False):.1f}"
@@ -137,6 +126,17 @@ def client_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
         "in bold": first.sum().astype(str).to_dict(),
     }
     return [*lines, *({"data": "", "family": name} | sums[name] for name in sums)]
+
+
+def by_family(runs: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """A share of every family and method in per cent, the mean over the seeds."""
+    return 100 * runs.pivot_table(figure, ["data", "family"], "method", sort=False)
+
+
+def nearly_first(table: pd.DataFrame) -> pd.DataFrame:
+    """What is within `CLOSE` points of the row's best, without the true groups' models."""
+    others = table.drop(columns="oracle", errors="ignore")
+    return table.ge(others.max(axis=1) - CLOSE, axis=0) & table.columns.isin(others)
 
 
 def found(runs: pd.DataFrame, family: str) -> str:
