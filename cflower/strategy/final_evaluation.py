@@ -12,14 +12,14 @@ from functools import partial
 from logging import WARNING
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.supercore import log
 
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.weights import Weights
 from cflower.errors import FederationError
 from cflower.messages.arrays import records_in
-from cflower.messages.claims import facts_in
+from cflower.messages.claims import CheckedFacts, facts_in
 from cflower.messages.client_names import BEST, BEST_CLUSTER, ENSEMBLE, FACTS
 from cflower.messages.failures import BadReplyError, ExchangeOutcome
 from cflower.messages.messenger import ClientMessenger, Sent
@@ -51,12 +51,12 @@ def final_report(
     asks = dict(asks_of(clients, messenger, state, num_rounds))
     replies = messenger.exchange(messenger.messages(asks, config))
     facts, levels = dict[str, Mapping[str, Any]](), dict[tuple[str, str], ClientMetrics]()
-    for sent, (measured, content) in messenger.read(replies, partial(levels_in, messenger, state)):
+    for sent, (measured, reported) in messenger.read(replies, partial(levels_in, messenger, state)):
         client = sent.ask.client
         levels |= {(client, level): metrics for level, metrics in measured.items()}
         if sent.ask.role is Role.OWN:
-            facts[client], problems = facts_in(content, FACTS)
-            for problem in problems:
+            facts[client] = reported.facts
+            for problem in reported.problems:
                 messenger.grouped.note(WARNING, INVALID_FACT, client, problem)
     outcome = ExchangeOutcome({client for client, _ in levels}, messenger.drain_problems())
     if died := outcome.worker_died:
@@ -94,20 +94,22 @@ def asks_of(
 
 def levels_in(
     messenger: ClientMessenger, state: CFLState, sent: Sent, message: Message
-) -> tuple[Levels, RecordDict]:
-    """A client's metrics under the models that were sent, and the content of its reply."""
+) -> tuple[Levels, CheckedFacts]:
+    """A client's metrics under the models that were sent, and the facts that it reported."""
     weighted_by, content = messenger.weighted_by, content_of(message)
+    if sent.ask.role is Role.PERSONAL:
+        return {PERSONAL_LEVEL: read_metrics(message, weighted_by)}, CheckedFacts({})
+    reported = facts_in(content, FACTS)
     if sent.model is not None:
-        level = PERSONAL_LEVEL if sent.ask.role is Role.PERSONAL else sent.ask.cluster
-        return {level: read_metrics(message, weighted_by)}, content
+        return {sent.ask.cluster: read_metrics(message, weighted_by)}, reported
     path = [cluster.name for cluster in state.path_of(sent.ask.client)]
     records = records_in(content, MetricRecord)
     if missing := {*path, BEST, ENSEMBLE} - set(records):
         raise BadReplyError(f"has no MetricRecord {', '.join(sorted(missing))}")
-    best = facts_in(content, FACTS).facts.get(BEST_CLUSTER)
+    best = reported.facts.get(BEST_CLUSTER)
     if best not in path:
         raise BadReplyError(f"has {BEST_CLUSTER}={best!r}, not on its path")
-    return {n: metrics_in(records[n], weighted_by) for n in (*path, BEST, ENSEMBLE)}, content
+    return {n: metrics_in(records[n], weighted_by) for n in (*path, BEST, ENSEMBLE)}, reported
 
 
 def result_of(
