@@ -5,8 +5,10 @@ A folder of only one of these kinds is read here, column by column. Anything els
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -149,31 +151,32 @@ def _pictures(name: str, folder: Path, files: list[Path]) -> Table:
 
 
 def read_archives(name: str, files: list[Path]) -> dict[str, NDArray[Any]]:
-    """The arrays that all archives of a folder have, joined."""
-    archives = [_archive(file) for file in files]
-    names = [key for key in archives[0] if all(key in archive for archive in archives)]
+    """The arrays that all archives of a folder have, joined; the others are not read."""
+    in_each = [_in_archive(file, list) for file in files]
+    names = [key for key in in_each[0] if all(key in keys for keys in in_each)]
     require_data(
         len(names) > 0,
         f"{name} has NPZ files without a common array: use the same names in all of them.",
     )
     columns = {}
     for key in names:
-        first, *others = (archive.pop(key) for archive in archives)
-        for file, part in zip(files[1:], others, strict=True):
+        parts = [np.atleast_1d(_in_archive(file, itemgetter(key))) for file in files]
+        first = parts[0]
+        for file, part in zip(files, parts, strict=True):
             require_data(
                 (part.shape[1:], part.dtype.kind) == (first.shape[1:], first.dtype.kind),
                 f"{name} has arrays of different kinds, {first.shape[1:]} {first.dtype} in "
                 f"{files[0].name} and {part.shape[1:]} {part.dtype} in {file.name}: bring "
                 "them all to one shape and type.",
             )
-        columns[key] = np.concatenate([first, *others]) if others else first
+        columns[key] = np.concatenate(parts) if len(parts) > 1 else first
     return columns
 
 
-def _archive(file: Path) -> dict[str, NDArray[Any]]:
+def _in_archive(file: Path, read: Callable[[Any], Any]) -> Any:
     try:
         with np.load(file) as archive:  # no pickles: those could run code
-            return {key: np.atleast_1d(array) for key, array in archive.items()}
+            return read(archive)
     except Exception as error:  # NumPy's and zipfile's, of many kinds
         raise DataError(
             f"{file} cannot be read ({first_line(error)}): write it with "

@@ -96,8 +96,7 @@ def test_archives_that_do_not_fit(tmp_path, arrays, words):
     np.savez(tmp_path / "a.npz", **arrays)
     refused(tmp_path, words)
     np.savez(tmp_path / "b.npz", other=PIXELS)
-    if words != "cannot be read":
-        refused(tmp_path, "NPZ files without a common array")
+    refused(tmp_path, "NPZ files without a common array")
 
 
 def test_images_and_arrays_of_different_sizes(tmp_path):
