@@ -19,9 +19,9 @@ from cflower.robust.robust_mean import limited
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: each client trains the model of its cluster further on its own data, once and "
-    "up to %s where that promises a gain. Then the members of a cluster judge whether models of "
-    "their own serve them better."
+    "Personal step: each client trains the model of its cluster further on its own data, once, "
+    "and then up to %s where that promises a gain. The members of a cluster judge whether models "
+    "of their own serve them better."
 )
 PARTED = (
     "From now on cluster %s has all layers for itself: it moved the shared ones against the other "
