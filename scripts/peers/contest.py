@@ -64,6 +64,7 @@ class Peer(NamedTuple):
 PEERS = {
     "federated": Peer(plain.federated),
     "isolated": Peer(plain.isolated),
+    "true-groups": Peer(plain.true_groups, given="the true groups", decides=True),
     "ifca": Peer(ifca.run, {"k": "k"}, "k = {k:g}"),
     "ifca-restarts": Peer(partial(ifca.run, starts=5), {"k": "k"}, "k = {k:g}; best of 5 starts"),
     "pacfl": Peer(pacfl.run, {"alpha": "alpha"}, "alpha = {alpha:g} degrees; raw data vectors"),

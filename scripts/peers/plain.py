@@ -1,18 +1,38 @@
-"""Conventional federated learning and training alone: the two ends of every comparison."""
+"""FedAvg in given groups: of all clients, of each client alone, or of the true groups.
+
+FedAvg: McMahan et al., AISTATS 2017, arXiv 1602.05629.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from families.planted import truth_of
 
 from peers.federation import Federation, Outcome
 
 
 def federated(federation: Federation) -> Outcome:
-    """FedAvg: McMahan et al., AISTATS 2017, arXiv 1602.05629."""
-    everyone = dict.fromkeys(federation.clients, 0)
-    rounds = range(1, federation.rounds + 1)
-    model = federation.train_groups(everyone, {0: federation.initial}, rounds)[0]
-    return Outcome(dict.fromkeys(federation.clients, model))
+    """Conventional federated learning: one model for all clients."""
+    return fed_avg(federation, dict.fromkeys(federation.clients, 0))._replace(groups=None)
 
 
 def isolated(federation: Federation) -> Outcome:
-    """Every client by itself, in the rounds in which it takes part, from the common first model."""
-    own = {client: client for client in federation.clients}
-    first = dict.fromkeys(own, federation.initial)
-    return Outcome(federation.train_groups(own, first, range(1, federation.rounds + 1)))
+    """Every client by itself, in the rounds in which it takes part."""
+    return fed_avg(federation, {client: client for client in federation.clients})._replace(
+        groups=None
+    )
+
+
+def true_groups(federation: Federation) -> Outcome:
+    """One model for each true group, which trains the clients that take part in a round.
+
+    Unlike `oracle`, whose clients all take part in each round.
+    """
+    return fed_avg(federation, truth_of(federation.config.as_keys()))
+
+
+def fed_avg(federation: Federation, groups: Mapping[str, Any]) -> Outcome:
+    """A model for each group, from the common first model on."""
+    first = dict.fromkeys(groups.values(), federation.initial)
+    models = federation.train_groups(groups, first, range(1, federation.rounds + 1))
+    return Outcome({client: models[group] for client, group in groups.items()}, groups)
