@@ -15,7 +15,7 @@ from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
-from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below, mean_model
+from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below
 from cflower.algorithm.weights import Weights
 from cflower.changes.vote import Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
@@ -146,35 +146,6 @@ def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> P
     leaves = [tree.clusters[name] for name in names]
     started = (replace(leaf, model=model, optimizer={}, own_body=True) for leaf in leaves)
     return tree.update(*started)
-
-
-def about_mean(state: CFLState, name: str, leaves: Sequence[Cluster], now: int) -> Question:
-    """One about the mean of these leaves' models to their members."""
-    clients = (client for leaf in leaves for client in voters(state, leaf, now))
-    return Question(name, mean_model(leaves), tuple(clients))
-
-
-def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> ParameterTree:
-    """The tree in which a split cluster is a leaf again, with this model."""
-    cluster, leaves = tree.clusters[name], tree.leaves_below(name)
-    # Clients that resembled no child got children of their own; no name is used twice.
-    added = cluster.children[len(past.parts) :]
-    past = past._replace(parts=(*past.parts, *(tree.clusters[child].members for child in added)))
-    leaf = replace(
-        cluster,
-        model=model,
-        own_body=True,
-        born=past.judged,
-        children=(),
-        split_round=None,
-        trial=None,
-        undone=(*cluster.undone, past),
-        left_out=(),
-        optimizer={},
-        rounds=max((leaf.rounds for leaf in leaves), default=cluster.rounds),
-        weight=sum(leaf.weight for leaf in leaves),
-    )
-    return tree.rejoined(name, leaf)
 
 
 def judged(

@@ -30,7 +30,7 @@ def voted(ballots, metric):
     for i, ballot in enumerate(ballots):
         own = Ask(f"client-{i}", ballot.part, Role.OWN, 1, "evaluate")
         asks = own, own._replace(cluster="0", role=Role.CANDIDATE)
-        metrics = ballot.own, ballot.candidate
+        metrics = ballot.own, ballot.common
         pairs.append(tuple(Reply(a, 36.0, m) for a, m in zip(asks, metrics, strict=True)))
     return verdict_of(Answer(tuple(pairs), metric))
 
@@ -55,7 +55,7 @@ def both(accuracy, loss, part="0.0"):
 @given(shares, st.sampled_from([ACCURACY, LOSS]))
 def test_order_does_not_matter_and_exchanged_models_change_the_sign(drawn, measure):
     ballots = [one(a, b, f"0.{i % 2}", measure.name) for i, (a, b) in enumerate(drawn)]
-    swapped = [b._replace(own=b.candidate, candidate=b.own) for b in ballots]
+    swapped = [b._replace(own=b.common, common=b.own) for b in ballots]
     first, again = voted(ballots, measure), voted(ballots[::-1], measure)
     turned = voted(swapped, measure)
     assert (first.vote.likely, first.losers) == (again.vote.likely, again.losers)
@@ -99,7 +99,7 @@ def test_lies_do_not_prevent_a_split_from_which_all_others_gain(liars, gain, lie
     assert verdict.vote.likely
     # Nor if the liars have a loss besides.
     losses = [b._replace(own={**b.own, "loss": 1.0}) for b in ballots]
-    losses = [b._replace(candidate={**b.candidate, "loss": 1.0}) for b in losses]
+    losses = [b._replace(common={**b.common, "loss": 1.0}) for b in losses]
     for i in range(20 - liars, 20):
         losses[i] = losses[i]._replace(own={"accuracy": 0.0, "loss": 1e30})
     assert voted(losses, ACCURACY).vote.likely
