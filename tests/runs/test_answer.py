@@ -6,6 +6,7 @@ import pytest
 from cflower.metric import Metric
 from cflower.runs.answer import advice, answer, examples_needed
 from cflower.runs.records import Summary
+from cflower.runs.tables import method_rows
 from cflower.runs.ways import Ways, against, student
 
 NAMES = [f"c-{i}" for i in range(20)]
@@ -131,6 +132,12 @@ def test_personal_models_are_claimed_only_where_they_are_better(leaf, words):
 def test_a_run_that_goes_on_claims_nothing():
     text = answer(ways([0.9] * 20, [0.2] * 20, finished=False))
     assert text == "So far, after 9 rounds: 20 clients in two groups."
+
+
+def test_of_each_method_the_table_has_the_number_of_clients_that_are_better_off_alone():
+    run = ways([0.9, 0.5], baselines={"federated": [0.2, 0.6], "isolated": [0.3, 0.6]})
+    counts = {row["method"]: row["worse than\nalone"] for row in method_rows(run)}
+    assert counts == {"each client alone": "-", "conventional FL": "1 of 2", "clusters": "1 of 2"}
 
 
 def test_that_no_federation_is_needed_is_not_said_because_of_too_few_rows():
