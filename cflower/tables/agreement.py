@@ -7,7 +7,7 @@ from functools import cache, reduce
 from itertools import islice
 from math import sqrt
 from operator import or_
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -83,15 +83,12 @@ def why_no_input(kind: str, facts: Sequence[Facts], *, named: bool) -> str:
 def why_no_categories(facts: Sequence[Facts]) -> str:
     """Why texts that are no ids are no categories either; empty if they are."""
     clients_with = counts_of_values(facts)
-    if len(facts) > 1 and len(clients_with) > 1 and all(one["different"] == 1 for one in facts):
+    if len(clients_with) > 1 and all(one["different"] == 1 for one in facts):
         return "the same in every row of a client"
     listings = [one["values"] for one in facts if "values" in one]
     # One client that names many values does not keep the others from having theirs.
-    shared = [
-        sum(clients_with[value] > 1 for value in values) / len(values)
-        for values in listings
-        if values
-    ]
+    some = filter(None, listings)
+    shared = [fmean(clients_with[value] > 1 for value in values) for values in some]
     few = len(clients_with) <= MOST_CATEGORIES or median(shared) >= 0.5
     if shared and few and 2 * len(listings) > len(facts):
         return ""
