@@ -84,13 +84,13 @@ class Join(Proposal):
             return state, decisions  # another proposal of this round has changed them
         verdicts = [*map(verdict_of, answers)]
         # The first leaf's model may be kept, but from then on all train it towards the mean.
-        verdict = verdicts[0]
-        harmful = names[0] in verdict.parts and verdict.parts[names[0]].chance < ERROR
-        for question, found in zip(self.questions, verdicts, strict=True):
-            if found.may_be_worse and not (found.may_be_better or harmful):
-                return self._joined(state, decisions, question.model, found)
-        tree, losers = state.tree, in_order(verdict.losers)
-        remark = f"the clusters {listed(names)} stay apart: {verdict.reason}"
+        on_mean = verdicts[0]
+        harmful = names[0] in on_mean.parts and on_mean.parts[names[0]].chance < ERROR
+        for question, verdict in zip(self.questions, verdicts, strict=True):
+            if verdict.may_be_worse and not (verdict.may_be_better or harmful):
+                return self._joined(state, decisions, question.model, verdict)
+        tree, losers = state.tree, in_order(on_mean.losers)
+        remark = f"the clusters {listed(names)} stay apart: {on_mean.reason}"
         if losers:
             tree = started_from(tree, losers, self.questions[0].model)
             remark += f"; the common model replaces that of {listed(losers)}"

@@ -131,9 +131,8 @@ class SplitQuestion(Proposal):
 def serves(verdict: Verdict) -> bool:
     """Whether the clients are for a split that the criterion's evidence speaks for already.
 
-    They are if a gain is likely by their vote. They also are if a loss is not likely, at least as
-    many gain as lose, and their gains are larger than their losses in all; in that sum nobody
-    counts for more than `MOST` usual ones.
+    A likely gain is enough. So is a sum of gains and losses above zero, if a loss is not likely and
+    at least as many gain as lose; in that sum nobody counts for more than `MOST` usual ones.
     """
     vote, gains = verdict.vote, np.array(verdict.vote.gains)
     most = MOST * np.median(np.abs(gains))

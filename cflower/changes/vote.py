@@ -111,7 +111,7 @@ class Vote(NamedTuple):
 
     @property
     def likely(self) -> bool:
-        """Whether a gain is likely; members of a small part must agree, one alone with itself."""
+        """Whether a gain is likely (`LIKELY`); of one or two members all must gain."""
         return self.better > 0 and self.chance <= max(LIKELY, 0.5 ** len(self.gains))
 
 

@@ -1,4 +1,4 @@
-"""One preparation for the tables of all clients, from what each says of its columns."""
+"""One preparation for the tables of all clients, from each one's description of its columns."""
 
 import json
 from collections import Counter, defaultdict
@@ -193,7 +193,7 @@ def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> 
 
 @cache
 def schema() -> "TypeAdapter[dict[str, Facts]]":
-    """What a client may say of its columns; made, and Pydantic loaded, when it is needed."""
+    """The form of a description; made, and Pydantic loaded, when it is needed."""
     from pydantic import AfterValidator, Field, TypeAdapter
 
     def printable(text: str) -> str:
