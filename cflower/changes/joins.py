@@ -7,7 +7,7 @@ split may be confirmed by chance. So now and then the two nearest leaves are com
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, starmap
 
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.constants import ERROR
@@ -16,7 +16,7 @@ from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
 from cflower.algorithm.weights import Weights, norm
 from cflower.changes.splits import judged, started_from, voters
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 INTERVAL = 10
@@ -82,7 +82,7 @@ class Join(Proposal):
         names = self.leaves
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
-        verdicts = [*map(verdict_of, answers)]
+        verdicts = [verdict_of(starmap(Ballot.of, one.pairs), one.metric) for one in answers]
         # The first leaf's model may be kept, but from then on all train it towards the mean.
         on_mean = verdicts[0]
         harmful = names[0] in on_mean.parts and on_mean.parts[names[0]].chance < ERROR

@@ -17,7 +17,7 @@ from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
 from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below
 from cflower.algorithm.weights import Weights
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
@@ -93,8 +93,8 @@ class SplitQuestion(Proposal):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The split is made or refused; and the decision on it."""
         cluster, children, _ = self.division
-        pairs = ((part, common) for answer in answers for common, part in answer.pairs)
-        verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
+        ballots = [Ballot.of(part, common) for one in answers for common, part in one.pairs]
+        verdict = verdict_of(ballots, answers[0].metric)
         reason, now = verdict.reason, self.server_round
         if verdict.measured and not serves(verdict):
             refused = refused_in(state) | {cluster.name: now}

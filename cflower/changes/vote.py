@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY, SIGNIFICANT
+from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
 from cflower.metric import ACCURACY, BRIER, Metric, words_in
 from cflower.ordering import counted, without
@@ -39,6 +39,11 @@ class Ballot(NamedTuple):
     part: str
     own: Mapping[str, float]
     common: Mapping[str, float]
+
+    @classmethod
+    def of(cls, own: Reply, common: Reply) -> "Ballot":
+        """The ballot of a client's replies for the two models."""
+        return cls(own.ask.cluster, own.metrics, common.metrics)
 
     def measures(self, measure: Metric) -> bool:
         """Whether the client measured both models by a metric."""
@@ -163,15 +168,14 @@ class Verdict(NamedTuple):
         return {part for part, vote in self.parts.items() if vote.opposite.likely}
 
 
-def verdict_of(answer: Answer) -> Verdict:
+def verdict_of(ballots: Iterable[Ballot], metric: Metric) -> Verdict:
     """Count the votes by the leading metric and a proper score, if there is one.
 
     Where accuracy leads and most clients report the Brier score, that takes the place of both:
     accuracy on a few examples moves in steps. A client that did not measure the leading metric
     under both models has no voice.
     """
-    sent = (Ballot(own.ask.cluster, own.metrics, other.metrics) for own, other in answer.pairs)
-    ballots, measures = compared(sent, answer.metric)
+    ballots, measures = compared(ballots, metric)
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
