@@ -86,7 +86,7 @@ class Leaf:
         return self.sizes[client] / (self.sizes[client] + self.kappa)
 
     def mix(self, client: str) -> Weights:
-        """W + a_i (v_i − w), w the leaf's model."""
+        """The mix w + a_i (v_i − w) of the leaf's model w and the member's own v_i."""
         share, own = self.share(client), self.own[client]
         return Weights(*(w + share * (v - w) for w, v in zip(self.model, own, strict=True)))
 

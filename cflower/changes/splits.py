@@ -42,7 +42,7 @@ class SplitQuestions(Change):
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.heard_in(2).isdisjoint(s)]:
-            reason = f"of {listed(away[0], 5)} nobody trained in the last two rounds"
+            reason = f"none of {listed(away[0], 5)} trained in the last two rounds"
         elif state.all_train:
             reason = TRAINED_ON
         else:

@@ -238,11 +238,11 @@ class Advised(Strategy):
         absent = in_order(self._known.keys() - here)
         evidence = evidence_of(server_round, read, in_order(here), absent, projection)
         decision, self._memory = run.cfl.criterion.decide(evidence, self._memory)
-        groups, found = groups_in(decision), decision.outcome is Outcome.SPLIT
-        self.groups = groups if found else ()
+        groups, differ = groups_in(decision), decision.outcome is Outcome.SPLIT
+        self.groups = groups if differ else ()
         log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
         shown = replace(decision, sides=(), unsure=())
-        shown = replace(shown, outcome=Outcome.FOUND) if found else shown
+        shown = replace(shown, outcome=Outcome.FOUND) if differ else shown
         run.state = CFLState(ParameterTree.initial(self._origin, self._known), dict(self._known))
         run.report = replace(report, trained=run.state.tree, decisions=(shown,))
         if server_round >= ASKED_AFTER and groups and not self._asked:
@@ -361,7 +361,7 @@ def answer_of(verdict: Verdict, metric: Metric, server_round: int) -> tuple[str,
     means = [verdict.figures.get(f"{name}_{which}", 0.0) for which in ("own", "common")]
     gained = means[0] != means[1] and metric.best(means) == means[0]
     enough = 0.5 ** len(vote.gains) <= SIGNIFICANT
-    no = vote.opposite.likely or (enough and not vote.likely)
+    no = verdict.may_be_worse or (enough and not vote.likely)
     answer = YES if vote.significant and gained else NO if no else CANNOT_TELL
     clients = counted(len(vote.gains), "client")
     return answer, (
