@@ -156,6 +156,16 @@ def test_that_no_federation_is_needed_is_not_said_because_of_too_few_rows():
     )
 
 
+def test_a_method_that_shares_no_client_with_the_best_one_is_not_advised():
+    measured = {"federated": [0.5] * 20, "isolated": [0.7] * 20}
+    run = ways([0.9] * 20, baselines=measured)
+    run.summary.baselines["isolated"].clients = {"another": 0.7}
+    assert advice(Ways(run.summary)) == (
+        "Use clusters (with ClusteredFL): accuracy 90.0%, +40.0 points against conventional FL; 20 "
+        "clients better, 0 worse."
+    )
+
+
 def test_as_many_examples_as_are_needed_find_the_difference_four_times_in_five():
     rng = np.random.default_rng(0)
     clients, each, gain = 16, 40, 0.04
