@@ -135,11 +135,11 @@ def usable(lists: Sequence[Any], length: int = 0) -> list[list[int]]:
 
 def of_class(matrix: NDArray[np.int64], label: int, clients: int) -> OfClass:
     """The figures of one class of a confusion matrix."""
-    found, total = int(matrix[label, label]), int(matrix.sum())
-    held, said = int(matrix[label].sum()), int(matrix[:, label].sum())
-    specificity = share(total - held - said + found, total - held)
-    f1 = 2 * found / (held + said) if held else None
-    return OfClass(held, clients, share(found, held), specificity, share(found, said), f1)
+    right, total = int(matrix[label, label]), int(matrix.sum())
+    actual, predicted = int(matrix[label].sum()), int(matrix[:, label].sum())
+    specificity = share(total - actual - predicted + right, total - actual)
+    f1 = 2 * right / (actual + predicted) if actual else None
+    return OfClass(actual, clients, share(right, actual), specificity, share(right, predicted), f1)
 
 
 def share(part: int, whole: int) -> Share | None:
@@ -171,10 +171,10 @@ def f1_of(matrix: NDArray[np.int64]) -> Share:
 
 
 def macro_f1(matrices: NDArray[Any]) -> NDArray[np.floating]:
-    found = matrices.diagonal(axis1=1, axis2=2)
-    held, said = matrices.sum(axis=2), matrices.sum(axis=1)
-    f1 = 2 * found / np.where(held > 0, held + said, 1)
-    mean: NDArray[np.floating] = (f1 * (held > 0)).sum(axis=1) / (held > 0).sum(axis=1)
+    right = matrices.diagonal(axis1=1, axis2=2)
+    actual, predicted = matrices.sum(axis=2), matrices.sum(axis=1)
+    f1 = 2 * right / np.where(actual > 0, actual + predicted, 1)
+    mean: NDArray[np.floating] = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
     return mean
 
 

@@ -7,16 +7,16 @@ split may be confirmed by chance. So now and then the two nearest leaves are com
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, starmap
 
 from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.constants import ERROR
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState, Move
-from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below
+from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_below, mean_model
 from cflower.algorithm.weights import Weights, norm
-from cflower.changes.splits import about_mean, judged, reunited, started_from, voters
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.splits import judged, started_from, voters
+from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 INTERVAL = 10
@@ -30,10 +30,11 @@ class Joins(Change):
         """The joins to judge after this round."""
         tree, now = state.tree, server_round
         if now % INTERVAL == 0 and not last:
-            pairs = [pair for pair in combinations(tree.leaves, 2) if self._due(tree, pair, now)]
+            pairs = [pair for pair in combinations(tree.leaves, 2) if is_due(tree, pair, now)]
             if pair := min(pairs, key=distance, default=None):
                 first, second = sorted(pair, key=lambda leaf: -len(leaf.members))
-                mean = about_mean(state, common_ancestor(tree, pair), pair, now)
+                clients = tuple(c for leaf in pair for c in voters(state, leaf, now))
+                mean = Question(common_ancestor(tree, pair), mean_model(pair), clients)
                 other = Question(first.name, first.model, voters(state, second, now))
                 yield Join(now, (mean, other), (first.name, second.name))
 
@@ -41,17 +42,17 @@ class Joins(Change):
         """Before each round after which leaves are compared."""
         return (server_round + 1) % INTERVAL == 0 and len(state.tree.leaves) > 1
 
-    def _due(self, tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
-        """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ..."""
-        turn = now // INTERVAL
-        changed = any(leaf.born > now - INTERVAL for leaf in pair)
-        name = common_ancestor(tree, pair)
-        return (changed or turn & (turn - 1) == 0) and self._forgotten(tree, name, now)
 
-    def _forgotten(self, tree: ParameterTree, name: str, now: int) -> bool:
-        """Whether no split of a cluster, or above it, was judged lately."""
-        trials, since = [c.trial for c in tree.path(name) if c.trial], now - INTERVAL
-        return all(trial.judged <= since for trial in trials)
+def is_due(tree: ParameterTree, pair: Sequence[Cluster], now: int) -> bool:
+    """Whether to ask about two leaves: after a change, else in round 10, 20, 40 ...
+
+    Not if the split between them, or one above it, was judged in the last `INTERVAL` rounds.
+    """
+    turn, since = now // INTERVAL, now - INTERVAL
+    changed = any(leaf.born > since for leaf in pair)
+    above = tree.path(common_ancestor(tree, pair))
+    judged_lately = any(cluster.trial and cluster.trial.judged > since for cluster in above)
+    return (changed or turn & (turn - 1) == 0) and not judged_lately
 
 
 def distance(pair: Sequence[Cluster]) -> float:
@@ -81,15 +82,15 @@ class Join(Proposal):
         names = self.leaves
         if not {*names} <= {leaf.name for leaf in state.tree.leaves}:
             return state, decisions  # another proposal of this round has changed them
-        verdicts = [*map(verdict_of, answers)]
+        verdicts = [verdict_of(starmap(Ballot.of, one.pairs), one.metric) for one in answers]
         # The first leaf's model may be kept, but from then on all train it towards the mean.
-        verdict = verdicts[0]
-        harmful = names[0] in verdict.parts and verdict.parts[names[0]].chance < ERROR
-        for question, found in zip(self.questions, verdicts, strict=True):
-            if found.may_be_worse and not (found.may_be_better or harmful):
-                return self._joined(state, decisions, question.model, found)
-        tree, losers = state.tree, in_order(verdict.losers)
-        remark = f"the clusters {listed(names)} stay apart: {verdict.reason}"
+        on_mean = verdicts[0]
+        harmful = names[0] in on_mean.parts and on_mean.parts[names[0]].chance < ERROR
+        for question, verdict in zip(self.questions, verdicts, strict=True):
+            if verdict.may_be_worse and not (verdict.may_be_better or harmful):
+                return self._joined(state, decisions, question.model, verdict)
+        tree, losers = state.tree, in_order(on_mean.losers)
+        remark = f"the clusters {listed(names)} stay apart: {on_mean.reason}"
         if losers:
             tree = started_from(tree, losers, self.questions[0].model)
             remark += f"; the common model replaces that of {listed(losers)}"
@@ -112,7 +113,7 @@ class Join(Proposal):
             began = cluster.trial.began if cluster.trial else now
             parts = tuple(tree.clusters[child].members for child in cluster.children)
             past = Trial(began, now, parts, Status.JOINED, reason)
-            tree = reunited(tree, cluster.name, past, model)
+            tree = tree.rejoined(cluster.name, reunited(cluster, leaves, past, model))
             made = judged(decisions, cluster.name, now, Outcome.UNDONE, reason, verdict.figures)
             return replace(state, tree=tree), (*decisions, made)
         moving = {client: leaf.name for leaf in others for client in leaf.members}
@@ -123,6 +124,24 @@ class Join(Proposal):
         state = replace(state, tree=tree, moves=(*state.moves, *moves))
         state = replace(state, known=without(state.known, moving))
         return state, with_remark(decisions, names, reason)
+
+
+def reunited(cluster: Cluster, leaves: Sequence[Cluster], past: Trial, model: Weights) -> Cluster:
+    """A split cluster as a leaf again, in place of the leaves below it."""
+    return replace(
+        cluster,
+        model=model,
+        own_body=True,
+        born=past.judged,
+        children=(),
+        split_round=None,
+        trial=None,
+        undone=(*cluster.undone, past),
+        left_out=(),
+        optimizer={},
+        rounds=max(leaf.rounds for leaf in leaves),
+        weight=sum(leaf.weight for leaf in leaves),
+    )
 
 
 def with_remark(

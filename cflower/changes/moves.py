@@ -1,4 +1,4 @@
-"""Members with changed data: Algorithm 4 finds their new place.
+"""Members with changed data move to the place that Algorithm 4 finds for them.
 
 Not in the paper, in which a client never leaves its leaf. A member with changed data sends a longer
 update at once, because its leaf's model has nothing of what it needs now. That is only a suspicion:
@@ -111,10 +111,10 @@ class Moves(Change):
 
 
 def changed_at_once(decision: Decision, changed: Collection[str]) -> Decision:
-    """The split into the groups of a decision, and the members that did not change beside them."""
+    """The split into the groups of a decision, and one more of the members that did not change."""
     stay = in_order(client for client in chain(*decision.unsure) if client not in changed)
     unsure = tuple(tuple(without(dict.fromkeys(near), stay)) for near in decision.unsure)
-    sides = (*decision.sides, *filter(None, [stay]))
+    sides = (*decision.sides, stay) if stay else decision.sides
     many = f"the updates of {len(changed)} of {len(decision.clients)} members"
     reason = f"{many} became longer than ever at once, so their data seem to have changed"
     return replace(decision, outcome=Outcome.SPLIT, reason=reason, sides=sides, unsure=unsure)

@@ -50,7 +50,7 @@ KAPPA = 0.1
 LEAF, MIX = 0, 1
 """The numbers of the two models that a member measures."""
 EVALUATIONS = 2
-"""Of a member in an attempt."""
+"""Models that a member evaluates in an attempt."""
 MOST_TRAININGS = 10
 """Trainings of a member at most: most models gain nothing after six, slow ones do."""
 Metrics = Mapping[str, float]
@@ -86,7 +86,7 @@ class Leaf:
         return self.sizes[client] / (self.sizes[client] + self.kappa)
 
     def mix(self, client: str) -> Weights:
-        """W + a_i (v_i − w), w the leaf's model."""
+        """The mix w + a_i (v_i − w) of the leaf's model w and the member's own v_i."""
         share, own = self.share(client), self.own[client]
         return Weights(*(w + share * (v - w) for w, v in zip(self.model, own, strict=True)))
 
@@ -122,11 +122,11 @@ def by_number(metrics: Metrics) -> dict[int, Metrics]:
     >>> by_number({"accuracy.0": 0.5, "accuracy.1": 0.75, "train-loss": 1.0})
     {0: {'accuracy': 0.5}, 1: {'accuracy': 0.75}}
     """
-    found: dict[int, Metrics] = {}
-    for number in (LEAF, MIX):
-        end = f".{number}"
-        found[number] = {k.removesuffix(end): v for k, v in metrics.items() if k.endswith(end)}
-    return found
+    ends = {number: f".{number}" for number in (LEAF, MIX)}
+    return {
+        number: {k.removesuffix(end): v for k, v in metrics.items() if k.endswith(end)}
+        for number, end in ends.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class PersonalStep(Pending):
         return leaf.own.get(ask.client, leaf.model)
 
     def settings_of(self, ask: Ask) -> dict[str, int | float]:
-        """Of a whole step: the number of trainings, and a_i, the share of its own model."""
+        """The settings of a whole step: the number of trainings, and a_i, the own model's share."""
         return {"trainings": ask.number, "share": self.leaves[ask.cluster].share(ask.client)}
 
     def answered(
@@ -215,7 +215,7 @@ def together(votes: Votes) -> tuple[Vote, Vote]:
 
 
 def promising(votes: Votes) -> list[str]:
-    """The leaves whose members likely gain; all if the members of all of them together do gain."""
+    """The leaves with a likely gain; all, if that of all members together is significant."""
     everyone, _ = together(votes)
     return [name for name, (vote, _) in votes.items() if vote.likely or everyone.significant]
 
@@ -225,9 +225,9 @@ def concluded(
 ) -> dict[str, Personal]:
     """The result of each of these leaves after an attempt with so many trainings.
 
-    A leaf goes by a significant vote of its own members, if they are likely to gain by the metric
-    that leads, too. Few members are seldom enough for that: they go by a likely gain if the members
-    of all leaves together show a significant one, and a likely one by the metric that leads.
+    The step is accepted if the gain of its own members is significant, and likely by the metric
+    that leads, too. Few members are seldom enough for that: for them a likely gain is enough if the
+    gain of the members of all leaves is significant, and likely by the metric that leads.
     """
     everyone, leading_of_all = together(votes)
     all_gain, over = everyone.significant and leading_of_all.likely, {}

@@ -15,9 +15,9 @@ from cflower.algorithm.change import Answer, Change, Proposal, Question
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
-from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below, mean_model
+from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below
 from cflower.algorithm.weights import Weights
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
@@ -42,7 +42,7 @@ class SplitQuestions(Change):
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.heard_in(2).isdisjoint(s)]:
-            reason = f"of {listed(away[0], 5)} nobody trained in the last two rounds"
+            reason = f"none of {listed(away[0], 5)} trained in the last two rounds"
         elif state.all_train:
             reason = TRAINED_ON
         else:
@@ -93,8 +93,8 @@ class SplitQuestion(Proposal):
     ) -> tuple[CFLState, tuple[Decision, ...]]:
         """The split is made or refused; and the decision on it."""
         cluster, children, _ = self.division
-        pairs = ((part, common) for answer in answers for common, part in answer.pairs)
-        verdict = verdict_of(Answer(tuple(pairs), answers[0].metric))
+        ballots = [Ballot.of(part, common) for one in answers for common, part in one.pairs]
+        verdict = verdict_of(ballots, answers[0].metric)
         reason, now = verdict.reason, self.server_round
         if verdict.measured and not serves(verdict):
             refused = refused_in(state) | {cluster.name: now}
@@ -131,9 +131,8 @@ class SplitQuestion(Proposal):
 def serves(verdict: Verdict) -> bool:
     """Whether the clients are for a split that the criterion's evidence speaks for already.
 
-    They are if a gain is likely by their vote. They also are if a loss is not likely, at least as
-    many gain as lose, and their gains are larger than their losses in all; in that sum nobody
-    counts for more than `MOST` usual ones.
+    A likely gain is enough. So is a sum of gains and losses above zero, if a loss is not likely and
+    at least as many gain as lose; in that sum nobody counts for more than `MOST` usual ones.
     """
     vote, gains = verdict.vote, np.array(verdict.vote.gains)
     most = MOST * np.median(np.abs(gains))
@@ -146,35 +145,6 @@ def started_from(tree: ParameterTree, names: Iterable[str], model: Weights) -> P
     leaves = [tree.clusters[name] for name in names]
     started = (replace(leaf, model=model, optimizer={}, own_body=True) for leaf in leaves)
     return tree.update(*started)
-
-
-def about_mean(state: CFLState, name: str, leaves: Sequence[Cluster], now: int) -> Question:
-    """One about the mean of these leaves' models to their members."""
-    clients = (client for leaf in leaves for client in voters(state, leaf, now))
-    return Question(name, mean_model(leaves), tuple(clients))
-
-
-def reunited(tree: ParameterTree, name: str, past: Trial, model: Weights) -> ParameterTree:
-    """The tree in which a split cluster is a leaf again, with this model."""
-    cluster, leaves = tree.clusters[name], tree.leaves_below(name)
-    # Clients that resembled no child got children of their own; no name is used twice.
-    added = cluster.children[len(past.parts) :]
-    past = past._replace(parts=(*past.parts, *(tree.clusters[child].members for child in added)))
-    leaf = replace(
-        cluster,
-        model=model,
-        own_body=True,
-        born=past.judged,
-        children=(),
-        split_round=None,
-        trial=None,
-        undone=(*cluster.undone, past),
-        left_out=(),
-        optimizer={},
-        rounds=max((leaf.rounds for leaf in leaves), default=cluster.rounds),
-        weight=sum(leaf.weight for leaf in leaves),
-    )
-    return tree.rejoined(name, leaf)
 
 
 def judged(

@@ -4,18 +4,22 @@ Not in the paper. Each client evaluates two models on the same held-out examples
 whatever it claims. Two rank tests count the voices, and the smaller p-value decides: Wilcoxon's
 signed-rank test notices that a few lose little where others gain much, and the sign test withstands
 clients that invent large losses. Nothing here is random.
+
+This decides on splits, joins and the personal step, and what `Advised` answers. Two other
+comparisons differ for a reason: after a run `cflower.runs.ways.Paired` shows how large a difference
+is and decides nothing, so it is a mean with an interval; `cflower.learning.selection.choose` is for
+one client, by the losses of its examples.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, starmap
+from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY, SIGNIFICANT
 from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
@@ -27,23 +31,23 @@ EXACT = 50
 
 
 class Ballot(NamedTuple):
-    """Two models on the held-out examples of one client."""
+    """Two models on the held-out examples of one client: its own or its part's, and a common one.
+
+    Clients report different metrics, so these are mappings and no table of all clients.
+    """
 
     part: str
-    """Name of the client's leaf."""
     own: Mapping[str, float]
-    """Each metric under the model that the client has."""
-    candidate: Mapping[str, float]
-    """Each metric under the candidate."""
+    common: Mapping[str, float]
 
     @classmethod
-    def of(cls, own: Reply, candidate: Reply) -> "Ballot":
-        """The ballot of a client's two replies."""
-        return cls(own.ask.cluster, own.metrics, candidate.metrics)
+    def of(cls, own: Reply, common: Reply) -> "Ballot":
+        """The ballot of a client's replies for the two models."""
+        return cls(own.ask.cluster, own.metrics, common.metrics)
 
     def measures(self, measure: Metric) -> bool:
         """Whether the client measured both models by a metric."""
-        return measure.name in self.own and measure.name in self.candidate
+        return measure.name in self.own and measure.name in self.common
 
     def gain(self, measures: Sequence[Metric]) -> float:
         """How much better the client's own model is: the sum of its relative gains.
@@ -56,7 +60,7 @@ class Ballot(NamedTuple):
         """
         gain = 0.0
         for measure in filter(self.measures, measures):
-            own, other = self.own[measure.name], self.candidate[measure.name]
+            own, other = self.own[measure.name], self.common[measure.name]
             relative = (own - other) / (abs(own) + abs(other) or 1.0)
             gain += relative if measure.higher_is_better else -relative
         return gain
@@ -112,7 +116,7 @@ class Vote(NamedTuple):
 
     @property
     def likely(self) -> bool:
-        """Whether a gain is likely; members of a small part must agree, one alone with itself."""
+        """Whether a gain is likely (`LIKELY`); of one or two members all must gain."""
         return self.better > 0 and self.chance <= max(LIKELY, 0.5 ** len(self.gains))
 
 
@@ -164,14 +168,14 @@ class Verdict(NamedTuple):
         return {part for part, vote in self.parts.items() if vote.opposite.likely}
 
 
-def verdict_of(answer: Answer) -> Verdict:
+def verdict_of(ballots: Iterable[Ballot], metric: Metric) -> Verdict:
     """Count the votes by the leading metric and a proper score, if there is one.
 
     Where accuracy leads and most clients report the Brier score, that takes the place of both:
     accuracy on a few examples moves in steps. A client that did not measure the leading metric
     under both models has no voice.
     """
-    ballots, measures = compared(starmap(Ballot.of, answer.pairs), answer.metric)
+    ballots, measures = compared(ballots, metric)
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
     for ballot in ballots:
         parts[ballot.part].append(ballot)
@@ -180,7 +184,7 @@ def verdict_of(answer: Answer) -> Verdict:
     vote = vote_of(ballots, by)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    figures = figures_of(ballots, dict.fromkeys([*measures, *by])) | vote.figures
+    figures = figures_of(ballots, measures) | vote.figures
     own, other = (by[0].in_words(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
     models = f"{by[0].title} {own} with separate models, {other} with a common one"
@@ -215,7 +219,7 @@ def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[st
         name, both = measure.name, [ballot for ballot in ballots if ballot.measures(measure)]
         if both:
             figures[f"{name}_own"] = fmean(ballot.own[name] for ballot in both)
-            figures[f"{name}_common"] = fmean(ballot.candidate[name] for ballot in both)
+            figures[f"{name}_common"] = fmean(ballot.common[name] for ballot in both)
     return figures
 
 

@@ -131,40 +131,34 @@ def advice(ways: Ways) -> str:
     name = methods[best].words
     if all(pair.margin is None for pair in pairs.values()):
         return UNSURE.format(method=capital(name))
-    use = simplest(means, pairs, metric)
+    compared = {key: mean for key, mean in means.items() if key in {best, *pairs}}
+    use = simplest(compared, pairs, metric)
+    words, needs = methods[use].words, methods[use].needs
     if use != best:
-        pair = pairs.get(use)
-        chance = f"the better mean of {name} (by {size_of(pair)}) may be chance" if pair else ""
-        more = f" {examples_needed(pair)}".rstrip() if pair else ""
+        size = difference_in_words(abs(pairs[use].difference), metric)
+        chance = f"the better mean of {name} (by {size}) may be chance."
         if use == ALONE:
-            return f"No method is shown to be better than {methods[use].words}: {chance}.{more}"
-        return (
-            f"Use {methods[use].words} ({methods[use].needs}): it is simpler, and {chance}.{more}"
-        )
-    unbeaten = [key for key, pair in pairs.items() if pair.verdict == "may be chance"]
-    if use == ALONE and unbeaten:
+            text = f"No method is shown to be better than {words}: {chance}"
+        else:
+            text = f"Use {words} ({needs}): it is simpler, and {chance}"
+        return f"{text} {examples_needed(pairs[use])}".rstrip()
+    if use == ALONE and any(pair.verdict == "may be chance" for pair in pairs.values()):
         return f"No method is shown to be better than {name}, which has the best mean."
-    text = f"Use {name} ({methods[use].needs}): {metric.name} {metric.in_words(means[best])}"
-    second = next((key for key in ("federated", *pairs) if key in pairs), None)
-    if second is None:
-        return f"{text}."
+    second = next(key for key in ("federated", *pairs) if key in pairs)
     pair = pairs[second]
     difference = difference_in_words(pair.difference, metric, "+")
-    better = counted(pair.better, "client")
-    against = f"{difference} against {methods[second].words}; {better} better, {pair.worse} worse"
-    return f"{text}, {against}."
+    return (
+        f"Use {name} ({needs}): {metric.name} {metric.in_words(means[best])}, {difference} against "
+        f"{methods[second].words}; {counted(pair.better, 'client')} better, {pair.worse} worse."
+    )
 
 
-def simplest(means: Mapping[str, float], compared: Mapping[str, Paired], metric: Metric) -> str:
+def simplest(means: Mapping[str, float], pairs: Mapping[str, Paired], metric: Metric) -> str:
     """The first method that the best one does not beat, with no worse mean than any before it."""
-    beaten = {key for key, pair in compared.items() if pair.verdict == "worth it"}
+    beaten = {key for key, pair in pairs.items() if pair.verdict == "worth it"}
     values = list(means.values())
     leading = [key for i, key in enumerate(means) if metric.best(values[: i + 1]) == values[i]]
     return next(key for key in leading if key not in beaten)
-
-
-def size_of(pair: Paired) -> str:
-    return difference_in_words(abs(pair.difference), pair.metric)
 
 
 def examples_needed(pair: Paired) -> str:

@@ -19,7 +19,7 @@ from cflower.pooled import POOLED, Pooled
 from cflower.runs.findings import finding
 from cflower.runs.records import ClusterLine, Summary, bodies
 from cflower.runs.together import by_class, is_shown, sentences
-from cflower.runs.ways import KINDS, LITERATURE, Way, Ways
+from cflower.runs.ways import KINDS, LITERATURE, Ways
 
 MANY = 25
 """Clients above which the table is by cluster."""
@@ -161,21 +161,12 @@ def method_rows(ways: Ways) -> list[dict[str, str]]:
     for method, best in zip(methods, means, strict=True):
         row = {"method": method.words, f"mean\n{metric.name}": best}
         row["worst\nclient"] = metric.in_words(metric.worst(method.values.values()))
-        row["worse than\nalone"] = shown(worse_than_alone(method, methods, metric))
+        pair = ways.against("isolated", method.key) if method.key != "isolated" else None
+        row["worse than\nalone"] = f"{pair.worse} of {pair.clients}" if pair else "-"
         row["trainings\na client"] = shown(method.trainings, ".3g")
         size = None if method.num_bytes is None else method.num_bytes / 1e6
         rows.append(row | {"MB\nsent": shown(size, ".3g")})
     return rows
-
-
-def worse_than_alone(method: Way, methods: list[Way], metric: Metric) -> str | None:
-    """How many clients are better off alone; None for these, and if that was not measured."""
-    alone = next((one.values for one in methods if one.key == "isolated"), {})
-    if method.key == "isolated" or not alone:
-        return None
-    common = [name for name in method.values if name in alone]
-    worse = [n for n in common if metric.best((method.values[n], alone[n])) != method.values[n]]
-    return f"{len(worse)} of {len(common)}"
 
 
 def method_table(ways: Ways) -> Table:

@@ -18,7 +18,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 from cflower.algorithm.aggregation import WeightedMean
-from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import SIGNIFICANT
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome
 from cflower.algorithm.projection import Projection
@@ -27,7 +26,7 @@ from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.clustering import best_parts
 from cflower.auto.criterion import AutoCriterion
-from cflower.changes.vote import Verdict, verdict_of
+from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.errors import CFlowerError
 from cflower.messages.arrays import records_in
 from cflower.messages.exchange import PROGRESS
@@ -239,11 +238,11 @@ class Advised(Strategy):
         absent = in_order(self._known.keys() - here)
         evidence = evidence_of(server_round, read, in_order(here), absent, projection)
         decision, self._memory = run.cfl.criterion.decide(evidence, self._memory)
-        groups, found = groups_in(decision), decision.outcome is Outcome.SPLIT
-        self.groups = groups if found else ()
+        groups, differ = groups_in(decision), decision.outcome is Outcome.SPLIT
+        self.groups = groups if differ else ()
         log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
         shown = replace(decision, sides=(), unsure=())
-        shown = replace(shown, outcome=Outcome.FOUND) if found else shown
+        shown = replace(shown, outcome=Outcome.FOUND) if differ else shown
         run.state = CFLState(ParameterTree.initial(self._origin, self._known), dict(self._known))
         run.report = replace(report, trained=run.state.tree, decisions=(shown,))
         if server_round >= ASKED_AFTER and groups and not self._asked:
@@ -268,24 +267,21 @@ class Advised(Strategy):
             self.reason = "the ClientApp has no evaluate function"
             return
         parts = [part for group in self._asked if (part := only(read, group))]
-        own = {client: mean for part in parts for mean in [self._mean(part)] for client in part}
-        common = self._evaluated(run, dict.fromkeys(own, self._mean(read)), server_round)
-        replies = self._evaluated(run, own, server_round)
-        pairs = tuple((replies[client], common[client]) for client in common if client in replies)
-        metric = run.leading.among([reply.metrics for _, reply in pairs])
-        verdict = verdict_of(Answer(pairs, metric))
-        self.answer, self.reason = answer_of(verdict, metric, server_round)
-
-    def _evaluated(
-        self, run: Run, models: Mapping[str, Weights], server_round: int
-    ) -> dict[str, Reply]:
-        asks = {}
-        for client, model in only(models, run.roll_call.nodes).items():
-            ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
-            asks[ask] = model
+        common, asks = self._mean(read), dict[Ask, Weights]()
+        for part in parts:
+            mean = self._mean(part)
+            for client in only(part, run.roll_call.nodes):
+                ask = Ask(client, ROOT, Role.OWN, server_round, "evaluate", DECIDE)
+                asks |= {ask: mean, ask._replace(role=Role.CANDIDATE): common}
         replies = run.messenger.exchange(run.messenger.messages(asks, self._config))
-        answers = run.messenger.answers(replies)
-        return {a.client: replace(a, metrics=ClientMetrics.of(a).scalars) for a in answers}
+        measured = {a.ask: ClientMetrics.of(a).scalars for a in run.messenger.answers(replies)}
+        ballots = [
+            Ballot(ROOT, own, measured[other])
+            for ask, own in measured.items()
+            if ask.role is Role.OWN and (other := ask._replace(role=Role.CANDIDATE)) in measured
+        ]
+        metric = run.leading.among([ballot.common for ballot in ballots])
+        self.answer, self.reason = answer_of(verdict_of(ballots, metric), metric, server_round)
 
     def _evaluate_at_end(self, run: Run, arrays: ArrayRecord) -> None:
         tree = ParameterTree.initial(run.layout.weights(arrays), self._known)
@@ -365,7 +361,7 @@ def answer_of(verdict: Verdict, metric: Metric, server_round: int) -> tuple[str,
     means = [verdict.figures.get(f"{name}_{which}", 0.0) for which in ("own", "common")]
     gained = means[0] != means[1] and metric.best(means) == means[0]
     enough = 0.5 ** len(vote.gains) <= SIGNIFICANT
-    no = vote.opposite.likely or (enough and not vote.likely)
+    no = verdict.may_be_worse or (enough and not vote.likely)
     answer = YES if vote.significant and gained else NO if no else CANNOT_TELL
     clients = counted(len(vote.gains), "client")
     return answer, (

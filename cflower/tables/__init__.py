@@ -7,7 +7,7 @@ A client describes its columns (`description`), the server agrees on one prepara
 from typing import Any
 
 Facts = dict[str, Any]
-"""What a client says of one column, see `cflower.tables.description.describe`."""
+"""A client's description of one column, see `cflower.tables.description.describe`."""
 MOST_CATEGORIES = 50
 """Different values of a column of texts up to which they are categories."""
 LONGEST_CATEGORY = 100

@@ -1,4 +1,4 @@
-"""One preparation for the tables of all clients, from what each says of its columns."""
+"""One preparation for the tables of all clients, from each one's description of its columns."""
 
 import json
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from functools import cache, reduce
 from itertools import islice
 from math import sqrt
 from operator import or_
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -34,16 +34,16 @@ def agree(clients: Mapping[str, Description], *, scaled: bool, named: bool) -> d
     ``unused`` has the others with the reason. In columns that the user ``named``, numbers are no
     ids.
     """
-    said = defaultdict[str, list[Facts]](list)
+    columns = defaultdict[str, list[Facts]](list)
     for description in clients.values():
         for name, one in description.items():
-            said[name].append(one)
+            columns[name].append(one)
     numbers, categories = dict[str, list[float]](), dict[str, list[str]]()
     unused = dict[str, str]()
-    for name, facts in said.items():
+    for name, facts in columns.items():
         # Clients without a value show no kind, unless nobody has one.
-        kinds = Counter(one["kind"] for one in facts if one["kind"] != "empty")
-        kind = kinds.most_common(1)[0][0] if kinds else "empty"
+        kinds = Counter(one["kind"] for one in facts)
+        kind = max(kinds, key=lambda kind: (kind != "empty", kinds[kind]))
         usual = [one for one in facts if one["kind"] == kind]
         if 2 * len(facts) <= len(clients):
             unused[name] = f"at {len(facts)} of {len(clients)} clients only"
@@ -83,15 +83,12 @@ def why_no_input(kind: str, facts: Sequence[Facts], *, named: bool) -> str:
 def why_no_categories(facts: Sequence[Facts]) -> str:
     """Why texts that are no ids are no categories either; empty if they are."""
     clients_with = counts_of_values(facts)
-    if len(facts) > 1 and len(clients_with) > 1 and all(one["different"] == 1 for one in facts):
+    if len(clients_with) > 1 and all(one["different"] == 1 for one in facts):
         return "the same in every row of a client"
     listings = [one["values"] for one in facts if "values" in one]
     # One client that names many values does not keep the others from having theirs.
-    shared = [
-        sum(clients_with[value] > 1 for value in values) / len(values)
-        for values in listings
-        if values
-    ]
+    some = filter(None, listings)
+    shared = [fmean(clients_with[value] > 1 for value in values) for values in some]
     few = len(clients_with) <= MOST_CATEGORIES or median(shared) >= 0.5
     if shared and few and 2 * len(listings) > len(facts):
         return ""
@@ -116,17 +113,15 @@ def mean_and_deviation(facts: Sequence[Facts]) -> list[float]:
     the usual ones, as with another unit, does not count: the others' values would shrink to one.
     Clients at which all values are the same do not show the unit, if others do.
     """
-    known = [one for one in facts if one["count"]]
-    if not known:
+    rows = [(one["count"], one["mean"], one["variance"]) for one in facts if one["count"]]
+    if not rows:
         return [0.0, 0.0]
-    middle = median(one["mean"] for one in known)
-    squares = [one["variance"] + (one["mean"] - middle) ** 2 for one in known]
-    usual = sqrt(median(squares) or median([square for square in squares if square] or [0.0]))
-    near = [
-        one for one in known if max(abs(one["mean"] - middle), sqrt(one["variance"])) <= FAR * usual
-    ]
-    weights = limited(one["count"] for one in near)
-    means, variances = (np.array([one[key] for one in near]) for key in ("mean", "variance"))
+    counts, means, variances = np.array(rows, float).T
+    middle = np.median(means)
+    squares = variances + (means - middle) ** 2
+    usual = sqrt(median(squares) or median([*filter(None, squares)] or [0.0]))
+    near = np.maximum(abs(means - middle), np.sqrt(variances)) <= FAR * usual
+    weights, means, variances = limited(counts[near]), means[near], variances[near]
     mean = float(np.average(means, weights=weights))
     variance = float(np.average(variances + (means - mean) ** 2, weights=weights))
     return [mean, sqrt(variance)]
@@ -198,7 +193,7 @@ def doubts(class_names: Sequence[str], holding: Mapping[str, Iterable[str]]) -> 
 
 @cache
 def schema() -> "TypeAdapter[dict[str, Facts]]":
-    """What a client may say of its columns; made, and Pydantic loaded, when it is needed."""
+    """The form of a description; made, and Pydantic loaded, when it is needed."""
     from pydantic import AfterValidator, Field, TypeAdapter
 
     def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a client says of its table: the kind of each column, and small statistics."""
+"""A client's description of its table: the kind of each column, and small statistics."""
 
 import re
 
@@ -12,7 +12,7 @@ from cflower.tables.preparation import as_numbers, as_texts
 
 DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([T ].*)?")
 ID_NAME = re.compile(r"(.*[\W_])?(ids?|nr|no|mrn|pid|key|uuid|index|patient|case|subject)", re.I)
-"""Names of columns of numbers that only tell rows apart."""
+"""Names of columns of numbers that only distinguish rows."""
 
 
 def describe(table: pd.DataFrame, train: NDArray[np.int64]) -> dict[str, Facts]:

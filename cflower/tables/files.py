@@ -22,7 +22,7 @@ TABLE_FILES = (
 )
 """Names of the files of each kind."""
 ABOUT = {".txt", ".md", ".pdf", ".doc", ".docx", ".rtf", ".html", ".log"}
-"""Endings of files about the data, beside tables."""
+"""Endings of files about the data, which may lie next to tables."""
 MISSING = [*pa.csv.ConvertOptions().null_values, "<NA>", "None"]
 """The texts that mean a missing value in a CSV file: those of pandas."""
 ROW_NUMBERS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")

@@ -75,12 +75,12 @@ def transformer(preparation: Mapping[str, Any]) -> ColumnTransformer:
 
 def as_numbers(column: pd.Series, name: str) -> pd.Series:
     """A column as floats, NaN where a value is missing."""
-    found = pd.to_numeric(column, errors="coerce").astype("float64")
-    wrong = np.flatnonzero((found.isna() & column.notna()) | np.isinf(found))
+    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
+    wrong = np.flatnonzero((numbers.isna() & column.notna()) | np.isinf(numbers))
     if len(wrong):
         value, row = column.iloc[wrong[0]], column.index[wrong[0]]
         raise ValueError(f"column {name!r} has {str(value)!r} in {row}: expected a finite number")
-    return found
+    return numbers
 
 
 def as_texts(column: pd.Series) -> pd.Series:
@@ -114,7 +114,7 @@ class TableModel:
     def predict(self, table: pd.DataFrame) -> pd.DataFrame:
         """For each row the ``predicted`` class and the probability of each, or the number.
 
-        Columns are found by their names; others may be there. Raises a ValueError as `inputs_of`.
+        Columns go by their names; others may be there. Raises a ValueError as `inputs_of`.
         """
         outputs = self.outputs(inputs_of(self.preparation, table)).astype(np.float64)
         if not self.classes:

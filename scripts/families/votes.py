@@ -49,18 +49,12 @@ class Vote(NamedTuple):
 
 def parts_made(votes: Sequence[Vote]) -> dict[str, bool]:
     """For each part whether it gets a model of its own."""
-    from cflower.algorithm.change import Answer
-    from cflower.algorithm.state import Ask, Reply, Role
     from cflower.changes.splits import serves
-    from cflower.changes.vote import verdict_of
+    from cflower.changes.vote import Ballot, verdict_of
     from cflower.metric import Metric
 
-    pairs = []
-    for vote in votes:
-        ask = Ask("", vote.part, Role.OWN, 1, "evaluate")
-        replies = (Reply(ask, vote.num_examples, metrics) for metrics in (vote.own, vote.common))
-        pairs.append(tuple(replies))
-    verdict = verdict_of(Answer(tuple(pairs), Metric()))
+    ballots = (Ballot(vote.part, vote.own, vote.common) for vote in votes)
+    verdict = verdict_of(ballots, Metric())
     return {part: serves(verdict) and part not in verdict.losers for part in verdict.parts}
 
 

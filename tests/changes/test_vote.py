@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY
-from cflower.algorithm.state import Ask, Reply, Role
 from cflower.changes.vote import Ballot, Vote, measures_in, verdict_of
 from cflower.metric import Metric
 from cflower.seeding import generator
@@ -22,17 +20,6 @@ gains_of = st.lists(st.integers(1, 9999), min_size=1, max_size=12, unique=True).
 )
 """No two of one size: then scipy's test takes a thousand times as long."""
 shares = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6)
-
-
-def voted(ballots, metric):
-    """The verdict on these ballots."""
-    pairs = []
-    for i, ballot in enumerate(ballots):
-        own = Ask(f"client-{i}", ballot.part, Role.OWN, 1, "evaluate")
-        asks = own, own._replace(cluster="0", role=Role.CANDIDATE)
-        metrics = ballot.own, ballot.candidate
-        pairs.append(tuple(Reply(a, 36.0, m) for a, m in zip(asks, metrics, strict=True)))
-    return verdict_of(Answer(tuple(pairs), metric))
 
 
 def one(own, common, part="0.0", name="accuracy"):
@@ -55,9 +42,9 @@ def both(accuracy, loss, part="0.0"):
 @given(shares, st.sampled_from([ACCURACY, LOSS]))
 def test_order_does_not_matter_and_exchanged_models_change_the_sign(drawn, measure):
     ballots = [one(a, b, f"0.{i % 2}", measure.name) for i, (a, b) in enumerate(drawn)]
-    swapped = [b._replace(own=b.candidate, candidate=b.own) for b in ballots]
-    first, again = voted(ballots, measure), voted(ballots[::-1], measure)
-    turned = voted(swapped, measure)
+    swapped = [b._replace(own=b.common, common=b.own) for b in ballots]
+    first, again = verdict_of(ballots, measure), verdict_of(ballots[::-1], measure)
+    turned = verdict_of(swapped, measure)
     assert (first.vote.likely, first.losers) == (again.vote.likely, again.losers)
     assert turned.vote.likely == first.vote.opposite.likely
     assert turned.vote.opposite.likely == first.vote.likely
@@ -95,20 +82,20 @@ def test_one_clients_invented_gain_is_worth_no_more_than_that_of_the_one_with_th
 def test_lies_do_not_prevent_a_split_from_which_all_others_gain(liars, gain, lie):
     noise = generator(liars, "gain").uniform(0.5, 1.5, 20 - liars)
     ballots = gaining(*(gain * noise), *[lie] * liars)
-    verdict = voted(ballots, ACCURACY)
+    verdict = verdict_of(ballots, ACCURACY)
     assert verdict.vote.likely
     # Nor if the liars have a loss besides.
     losses = [b._replace(own={**b.own, "loss": 1.0}) for b in ballots]
-    losses = [b._replace(candidate={**b.candidate, "loss": 1.0}) for b in losses]
+    losses = [b._replace(common={**b.common, "loss": 1.0}) for b in losses]
     for i in range(20 - liars, 20):
         losses[i] = losses[i]._replace(own={"accuracy": 0.0, "loss": 1e30})
-    assert voted(losses, ACCURACY).vote.likely
+    assert verdict_of(losses, ACCURACY).vote.likely
 
 
 @pytest.mark.parametrize("liars", [1, 2, 4])
 def test_lies_do_not_make_a_split_by_which_all_others_lose(liars):
     noise = generator(liars, "loss").uniform(0.5, 1.5, 20 - liars)
-    verdict = voted(gaining(*(-0.01 * noise), *[0.5] * liars), ACCURACY)
+    verdict = verdict_of(gaining(*(-0.01 * noise), *[0.5] * liars), ACCURACY)
     assert not verdict.vote.likely
     assert verdict.vote.opposite.likely
 
@@ -118,9 +105,8 @@ def test_a_part_of_six_that_loses_a_lot_is_known_to_lose_whatever_14_others_gain
     for seed in range(20):
         noise = generator(seed, "14 and 6").normal(0, 0.002, 20)
         gains = np.r_[np.full(14, 0.01), np.full(6, -loss)] + noise
-        assert voted(gaining(*gains[:14]) + gaining(*gains[14:], part="0.1"), ACCURACY).losers == {
-            "0.1"
-        }
+        ballots = gaining(*gains[:14]) + gaining(*gains[14:], part="0.1")
+        assert verdict_of(ballots, ACCURACY).losers == {"0.1"}
 
 
 @pytest.mark.parametrize("clients", [2, 3, 5, 6])
@@ -167,17 +153,17 @@ def test_a_single_client_or_part_that_gains_may_be_better_off(clients, parts):
     """So a join leaves it its own model."""
     others = [b for i in range(1, parts + 1) for b in gaining(*[-0.1] * 4, part=f"0.{i}")]
     alone = gaining(*[0.1] * clients, part="0.9")
-    assert voted(others + alone, ACCURACY).may_be_better
+    assert verdict_of(others + alone, ACCURACY).may_be_better
     lost = gaining(*[-0.1] * clients, part="0.9")
-    assert not voted(others + lost, ACCURACY).may_be_better
+    assert not verdict_of(others + lost, ACCURACY).may_be_better
     equal = gaining(*[0.0] * clients, part="0.9")
-    assert not voted(others + equal, ACCURACY).may_be_better
+    assert not verdict_of(others + equal, ACCURACY).may_be_better
 
 
 @laws
 @given(gains_of, gains_of)
 def test_the_losers_are_parts_with_a_likely_loss(first, second):
-    verdict = voted(
+    verdict = verdict_of(
         gaining(*np.divide(first, 2)) + gaining(*np.divide(second, 2), part="0.1"), ACCURACY
     )
     for part, vote in verdict.parts.items():
@@ -199,7 +185,7 @@ def test_a_gain_is_bounded_whatever_a_client_claims(own, other, loss, common):
 
 
 def test_the_reason_and_the_figures_name_what_was_counted():
-    verdict = voted(gaining(0.1, 0.2, 0.3, 0.1, 0.1, 0.2), ACCURACY)
+    verdict = verdict_of(gaining(0.1, 0.2, 0.3, 0.1, 0.1, 0.2), ACCURACY)
     assert verdict.reason == (
         "6 of 6 clients better off, 0 worse "
         "(accuracy 66.7% with separate models, 50.0% with a common one)"
@@ -213,7 +199,7 @@ def test_the_reason_and_the_figures_name_what_was_counted():
 
 def test_the_loss_decides_where_nobody_measured_the_leading_metric():
     ballots = [one(0.1, 0.4, name="loss") for _ in range(6)]
-    verdict = voted(ballots, ACCURACY)
+    verdict = verdict_of(ballots, ACCURACY)
     assert verdict.vote.likely
     assert "loss 0.1 with separate models" in verdict.reason
 
@@ -226,21 +212,21 @@ def brier(own, common, accuracy=(0.5, 0.9), name="accuracy"):
 
 def test_the_brier_score_decides_alone_where_accuracy_leads():
     ballots = [brier(0.5, 0.6) for _ in range(8)]
-    verdict = voted(ballots, ACCURACY)
+    verdict = verdict_of(ballots, ACCURACY)
     assert (verdict.vote.likely, verdict.vote.better) == (True, 8)
     assert "(Brier score 0.5 with separate models, 0.6 with a common one)" in verdict.reason
     assert verdict.figures["accuracy_common"] == 0.9
     # Neither where another metric leads, nor by the word of a minority.
     for name in ("f1", "balanced_accuracy"):
         other = [brier(0.5, 0.6, name=name) for _ in range(8)]
-        assert not voted(other, Metric(name)).vote.likely
+        assert not verdict_of(other, Metric(name)).vote.likely
     few = [*ballots[:4], *[both((0.5, 0.9), (2.0, 1.0)) for _ in range(4)]]
-    assert not voted(few, ACCURACY).vote.likely
+    assert not verdict_of(few, ACCURACY).vote.likely
 
 
 @pytest.mark.parametrize("ballots", [[], [one(1.0, 0.0, name="f1")]])
 def test_without_an_evaluation_there_is_no_verdict(ballots):
-    verdict = voted(ballots, ACCURACY)
+    verdict = verdict_of(ballots, ACCURACY)
     assert not verdict.measured
     assert (verdict.vote.likely, verdict.may_be_better, verdict.losers) == (False, False, set())
     assert "no client evaluated both models by" in verdict.reason

@@ -6,6 +6,7 @@ import pytest
 from cflower.metric import Metric
 from cflower.runs.answer import advice, answer, examples_needed
 from cflower.runs.records import Summary
+from cflower.runs.tables import method_rows
 from cflower.runs.ways import Ways, against, student
 
 NAMES = [f"c-{i}" for i in range(20)]
@@ -133,6 +134,12 @@ def test_a_run_that_goes_on_claims_nothing():
     assert text == "So far, after 9 rounds: 20 clients in two groups."
 
 
+def test_of_each_method_the_table_has_the_number_of_clients_that_are_better_off_alone():
+    run = ways([0.9, 0.5], baselines={"federated": [0.2, 0.6], "isolated": [0.3, 0.6]})
+    counts = {row["method"]: row["worse than\nalone"] for row in method_rows(run)}
+    assert counts == {"each client alone": "-", "conventional FL": "1 of 2", "clusters": "1 of 2"}
+
+
 def test_that_no_federation_is_needed_is_not_said_because_of_too_few_rows():
     alone = [0.7 + 0.2 * (-1) ** i for i in range(16)]
     own = [value + 0.05 + 0.15 * (-1) ** (i // 2) for i, value in enumerate(alone)]
@@ -146,6 +153,16 @@ def test_that_no_federation_is_needed_is_not_said_because_of_too_few_rows():
     text = advice(ways(even, baselines={"isolated": alone}, held_out=3))
     assert (
         text == "No method is shown to be better than each client alone, which has the best mean."
+    )
+
+
+def test_a_method_that_shares_no_client_with_the_best_one_is_not_advised():
+    measured = {"federated": [0.5] * 20, "isolated": [0.7] * 20}
+    run = ways([0.9] * 20, baselines=measured)
+    run.summary.baselines["isolated"].clients = {"another": 0.7}
+    assert advice(Ways(run.summary)) == (
+        "Use clusters (with ClusteredFL): accuracy 90.0%, +40.0 points against conventional FL; 20 "
+        "clients better, 0 worse."
     )
 
 
