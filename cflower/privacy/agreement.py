@@ -118,15 +118,14 @@ def first_models(
     answers: dict[str, Candidate | str] = {
         name: f"{name} did not answer within {seconds:g} s" for name in asked
     }
-    nodes = {node: name for name, node in only(roll_call.nodes, asked).items()}
     config = about or ConfigRecord()
     messages = [
         Message(RecordDict({"config": config}), node, FIRST_MODEL, group_id="first-model")
-        for node in nodes
+        for node in only(roll_call.nodes, asked).values()
     ]
-    exchange = Exchange(grid, messages, seconds)
+    exchange = Exchange(grid, messages, seconds, name_of=roll_call.name_of)
     for reply in exchange:
-        client = nodes[exchange.recipients[reply.metadata.reply_to_message_id]]
+        client = exchange.recipients[reply.metadata.reply_to_message_id]
         try:
             arrays = the_one(ArrayRecord, content_of(reply))
             answers[client] = Candidate(arrays, layout.weights(arrays), [client])
