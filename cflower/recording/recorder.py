@@ -43,7 +43,6 @@ from cflower.runs.records import (
     Examples,
     File,
     FileRecord,
-    LeadingMetric,
     Summary,
 )
 from cflower.runs.report import REPORT, write_report
@@ -412,7 +411,7 @@ class Recorder(Observer):
             run_id=self.path.name,
             rounds=num_rounds,
             seed=self._run.settings["seed"],
-            metric=LeadingMetric.of(report.metric),
+            metric=report.metric._replace(above_one=False),
             baselines=self.baselines,
             bytes=self.num_bytes,
             class_names=self._classes,
@@ -428,7 +427,7 @@ class Recorder(Observer):
 
 
 def shape_of(state: CFLState) -> object:
-    """What the clusters are and who is in them: equal as long as neither changes.
+    """The clusters and their members: equal as long as neither changes.
 
     Of many clients only the former: Algorithm 4 may place some in every round.
     """

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cflower.algorithm.tree import ROOT, Status
+from cflower.algorithm.tree import ROOT
 from cflower.metric import Metric
 from cflower.ordering import counted, in_order, listed, only
 from cflower.pooled import POOLED, Pooled
@@ -23,10 +23,6 @@ from cflower.runs.ways import KINDS, LITERATURE, Way, Ways
 
 MANY = 25
 """Clients above which the table is by cluster."""
-TRIALS: dict[str | None, str] = {
-    Status.CONFIRMED: ", confirmed",
-    None: "",
-}
 
 
 class Printed(StringIO):
@@ -88,7 +84,7 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
-            text += f", split in round {split.round}{TRIALS[split.trial]}"
+            text += f", split in round {split.round}{', confirmed' if split.trial else ''}"
         elif not cluster.children:
             text += members_in_words(cluster.members, ways, summary.pooled.get(name))
         if len(leaves := shared.get(name, [])) > 1:

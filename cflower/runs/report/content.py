@@ -207,7 +207,7 @@ def cost(run: RunRecord) -> dict[str, Any]:
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """What clients judged of each split.
+    """The clients' judgement of each split.
 
     ``tested``: whether clients have voted; ``sure``: whether the gain is significant.
     """
@@ -225,11 +225,11 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:
-    found: dict[tuple[int, str], list[int]] = {}
+    rounds: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line.problems.items():
-            found.setdefault((run.position[name], problem), []).append(line.round)
-    return [{"client": i, "problem": text, "rounds": found[i, text]} for i, text in sorted(found)]
+            rounds.setdefault((run.position[name], problem), []).append(line.round)
+    return [{"client": i, "problem": text, "rounds": rounds[i, text]} for i, text in sorted(rounds)]
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
@@ -239,9 +239,7 @@ def heard(run: RunRecord) -> list[tuple[int, int]]:
 
 
 def moves(run: RunRecord) -> list[dict[str, Any]]:
-    return [
-        {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
-    ]
+    return [{**move._asdict(), "client": run.position[move.client]} for move in run.summary.moves]
 
 
 def events_of(run: RunRecord) -> list[dict[str, Any]]:
@@ -274,7 +272,7 @@ NEEDED: Mapping[str, Make] = {
     "lines": lines,
     "thresholds": lambda run: only(run.criterion, ["eps1", "eps2"]) or None,
 }
-"""What every section of the page needs."""
+"""The content that every section of the page needs."""
 PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
@@ -290,4 +288,4 @@ PARTS: Mapping[str, tuple[Make, Any]] = {
     "heard": (heard, []),
     "data": (client_data, None),
 }
-"""What the page can do without, and its value then."""
+"""The content that may fail, and its value then."""
