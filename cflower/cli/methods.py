@@ -54,9 +54,9 @@ class Effort(NamedTuple):
     """The rounds and trainings that each method has."""
 
     rounds: int
-    """Of methods without a model for each client."""
+    """Rounds of methods without a model for each client."""
     trainings: int
-    """Of a client in these rounds, and in every method."""
+    """Trainings of a client in these rounds, and in every method."""
     shared: int
     """The rounds after which clients train models of their own."""
     own: int

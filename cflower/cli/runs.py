@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
 from cflower.ordering import line, only, without
@@ -49,8 +50,6 @@ LEFT = ("run", "state", "app", "name")
 
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
-    from rich.console import Console
-
     from cflower.runs.run_files import run_folders
     from cflower.runs.tables import table_of
 
@@ -129,8 +128,6 @@ def show(
             tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
             content = {"best_rounds": record.best_rounds, "tree": tree}
             return print(json.dumps({**record.summary.model_dump(), **content}, indent=1))
-        from rich.console import Console
-
         from cflower.runs.tables import best_rounds_in_words, run_view
 
         Console().print(run_view(record.summary, record.clusters, every=every))
@@ -186,8 +183,6 @@ def explain(
 
     Takes the recorded norms and similarities; nothing is trained.
     """
-    from rich.console import Console
-
     from cflower.config import RunConfig, read_overrides
     from cflower.runs.explain import explanation
     from cflower.runs.record import RunRecord
@@ -257,8 +252,6 @@ def print_comparison(
     groups: "Sequence[Group]", compared: "Sequence[tuple[RunRecord, RunRecord, Paired]]"
 ) -> None:
     """Print the table, and a line for each two runs of the same clients."""
-    from rich.console import Console
-
     from cflower.runs.compare import comparison_table
 
     console = Console(highlight=False)

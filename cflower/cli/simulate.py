@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 import cflower
 from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, plain_log, runnable
+from cflower.cli.runs import AsJson
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -124,14 +126,9 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
     )
 
 
-def keys(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="For programs: one JSON value, all of it.")
-    ] = False,
-) -> None:
+def keys(as_json: AsJson = False) -> None:
     """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
