@@ -14,6 +14,7 @@ from rich.console import Console
 import cflower
 from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, plain_log, runnable
 from cflower.cli.runs import AsJson
+from cflower.ordering import only
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     from cflower.runs.records import Config
     from cflower.runs.run_files import find_run, read_record
 
-    config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
+    config = RunConfig.read(only(given, ("resume", "output-dir")))
     if not config.resume:
         return {}
     folder = find_run(config.output_path.absolute(), config.resume)

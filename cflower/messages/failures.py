@@ -109,10 +109,10 @@ class ExchangeOutcome(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What one client has done and used up in a run so far."""
+    """The messages, failures and costs of one client in a run so far."""
 
     connected: int = 0
-    """Rounds at whose start it was connected."""
+    """Number of rounds that began while it was connected."""
     away: int = 0
     """Rounds since then."""
     longest: int = 0
@@ -133,7 +133,7 @@ class Standing(NamedTuple):
     reason: str = ""
     """Why it is or was excluded."""
     megabytes: float = 0.0
-    """Of metrics in its replies."""
+    """Megabytes of metrics in its replies."""
     reading: float = 0.0
     """Seconds that its replies took to read."""
     waiting: float = 0.0
@@ -183,12 +183,12 @@ class Standing(NamedTuple):
 
 NOTHING_YET = Standing()
 BUDGETS = (("megabytes", "MB of metrics", 1.0), ("reading", "seconds of reading", 60.0))
-"""What a client may use up, and how much of it is free for all."""
+"""Costs of a client that are limited, with the amount that is free for every client."""
 
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """What the clients have done up to a round; methods return a new record."""
+    """The standing of all clients after a round; methods return a new record."""
 
     clients: Mapping[str, Standing] = field(default_factory=dict)
     rounds_with_replies: int = 0

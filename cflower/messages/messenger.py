@@ -64,7 +64,7 @@ class ClientMessenger:
     roll_call: RollCall
     layout: Layout
     projection: Projection
-    """Of the updates, for comparisons."""
+    """Projection of the updates, for comparisons."""
     failures: FailureRecord
     weighted_by: str
     """This and the next two are names in messages, as in ``FedAvg``."""
@@ -80,7 +80,7 @@ class ClientMessenger:
     local: LocalArrays = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
-    """What is wrong with single replies; logged at the end of an exchange."""
+    """Problems with single replies; logged at the end of an exchange."""
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
@@ -289,7 +289,7 @@ class ClientMessenger:
         return taken
 
     def noted_problems(self) -> dict[str, Problem]:
-        """As `drain_problems`, after an exchange other than training; counted in `failures`."""
+        """The drained problems of an exchange other than training, counted in `failures`."""
         problems = self.drain_problems()
         self.failures = self.failures.noted(problems)
         return problems
