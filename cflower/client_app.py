@@ -27,8 +27,7 @@ from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
 from cflower.data.decoding import PICTURES
-from cflower.data.examples import Examples
-from cflower.data.prepared import ClientData
+from cflower.data.examples import ClientData, Examples
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError

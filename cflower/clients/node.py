@@ -12,11 +12,9 @@ from flwr.supercore import log
 from cflower.algorithm.state import DECIDE, REPORT
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
-from cflower.data.drift import group_at
-from cflower.data.examples import Examples
+from cflower.data.examples import ClientData, Examples
 from cflower.data.own_data import load_own_data
-from cflower.data.prepared import ClientData
-from cflower.data.settings import DataSettings
+from cflower.data.settings import DataSettings, group_at
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
 from cflower.messages.client_names import TRAINED_ON

@@ -22,11 +22,10 @@ from cflower.runs.findings import (
     why,
 )
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, bodies
+from cflower.runs.records import TRIAL_STATUS, Summary, bodies
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
-from cflower.runs.tables import method_rows
-from cflower.runs.together import by_class, is_shown, sentences
+from cflower.runs.tables import by_class, is_shown, method_rows, sentences
 from cflower.runs.ways import KINDS, LEVEL
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
@@ -136,20 +135,6 @@ def curves(run: RunRecord) -> dict[str, list[Any]]:
 
 def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
     return [values.get(number) for number in range(1, run.rounds + 1)]
-
-
-def clients(run: RunRecord) -> list[dict[str, Any]]:
-    """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
-    ways, summary, shown = run.ways, run.summary, []
-    for name in run.client_names:
-        client = ways.clients.get(name, ClientLine(cluster=""))
-        entry: dict[str, Any] = {"name": name, "examples": client.held_out, "share": client.share}
-        entry |= {"cluster": client.cluster or None, "group": (summary.groups or {}).get(name)}
-        entry |= {key: ways[key].values.get(name) for key in ways.shown}
-        if summary.selection == "best":
-            entry["level"] = client.best_cluster
-        shown.append(entry)
-    return shown
 
 
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
@@ -267,7 +252,7 @@ Make = Callable[[RunRecord], Any]
 NEEDED: Mapping[str, Make] = {
     "run": about,
     "versions": lambda run: run.begun.versions,
-    "clients": clients,
+    "clients": lambda run: list(map(run.ways.row, run.client_names)),
     "clusters": clusters,
     "lines": lines,
     "thresholds": lambda run: only(run.criterion, ["eps1", "eps2"]) or None,
