@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
+from cflower.metric import Metric
 from cflower.ordering import line, only, without
 from cflower.runs.reading import outside
 from cflower.settings import require
@@ -58,7 +59,11 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    table = table_of("", [{key: cell_text(row, key) for key in row} for row in rows], LEFT)
+    for row in rows:
+        row["mean"] = Metric(str(row["metric"])).in_words(row["mean"])
+    empty = None, ""
+    texts = [{k: "-" if v in empty else str(v) for k, v in row.items()} for row in rows]
+    table = table_of("", texts, LEFT)
     for column in table.columns:
         width = max(len(str(text)) for text in (column.header, *column.cells))
         # The others are never cut: in a narrow terminal a line goes on below itself.
@@ -66,15 +71,6 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     console = Console(highlight=False)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     Console(highlight=False, width=max(console.width, least)).print(table)
-
-
-def cell_text(row: Mapping[str, Any], key: str) -> str:
-    value = row[key]
-    if key == "mean":
-        from cflower.metric import Metric
-
-        value = Metric(str(row["metric"])).in_words(value)
-    return "-" if value in (None, "") else str(value)
 
 
 def row_of(folder: Path) -> dict[str, Any]:
