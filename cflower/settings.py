@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -22,14 +22,6 @@ COMPARISONS = {
     "most": ("<=", operator.le),
     "below": ("<", operator.lt),
 }
-
-EXPECTED: Mapping[Any, tuple[Any, str]] = {
-    float: (Real, "a number"),
-    int: (Integral, "a whole number"),
-    bool: (bool, "true or false"),
-    str: (str, "a text in quotes"),
-}
-"""By the type of a setting: what its values are, for isinstance and in words."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +75,28 @@ def check_fields(
 
 def adapted(spec: "dataclasses.Field[Any]", value: Any, key: str) -> Any:
     """The value as the field's type, such as a whole number as a float; True is no number."""
-    types = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
+    kinds = get_args(spec.type) if isinstance(spec.type, UnionType) else (spec.type,)
+    if value is None and type(None) in kinds:
+        return None
+    if float in kinds or int in kinds:
+        bounds, whole = spec.metadata.get("range", Range({})), float not in kinds
+        kind, noun = (Integral, "a whole number") if whole else (Real, "a number")
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        expected = f"{noun} {bounds}".strip()
+        require(fits and math.isfinite(value) and value in bounds, wrong(key, value, expected))
+        return value if whole else float(value)
     options = spec.metadata.get("options")
-    kind = next((kind for kind in EXPECTED if kind in types), str if options else None)
-    if kind is None or (value is None and type(None) in types):
-        return value
-    accepted, noun = EXPECTED[kind]
-    bounds = spec.metadata.get("range", Range({}))
-    fits = isinstance(value, accepted) and isinstance(value, bool) == (kind is bool)
-    require(
-        fits and (isinstance(value, str) or (math.isfinite(value) and value in bounds)),
-        f"Got {key}={value!r}, but expected {f'{noun} {bounds}'.strip()}.",
-    )
+    if bool in kinds:
+        require(isinstance(value, bool), wrong(key, value, "true or false"))
+    elif str in kinds or options:
+        require(isinstance(value, str), wrong(key, value, "a text in quotes"))
     if options and not (spec.metadata["own_code"] and names_own_code(value)):
         check_choice(key, value, options)
-    return float(value) if kind is float else value
+    return value
+
+
+def wrong(key: str, value: object, expected: str) -> str:
+    return f"Got {key}={value!r}, but expected {expected}."
 
 
 class Checked:
