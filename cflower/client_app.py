@@ -22,13 +22,12 @@ from torch import nn
 from cflower.algorithm.state import DECIDE
 from cflower.changes.personal import LEAF, MIX
 from cflower.clients import methods, node
-from cflower.clients.node import Said
+from cflower.clients.node import Instructions
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
 from cflower.data.client_data import client_data, mixes_files, natural_id_of
 from cflower.data.decoding import PICTURES
-from cflower.data.examples import Examples
-from cflower.data.prepared import ClientData
+from cflower.data.examples import ClientData, Examples
 from cflower.data.preview import preview
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
@@ -121,7 +120,7 @@ def facts_about_data(context: Context) -> dict[str, Any]:
     chosen_device(config.device)  # refused now, not in the first round
     pictures = own or is_previewed(*node.partition_of(context))
     if pictures:
-        data = node.data_of(config, context)
+        data = node.data_of(config, context, Instructions())
     else:
         data = client_data(config.part(DataSettings), *node.partition_of(context), outline=True)
     facts = {
@@ -144,7 +143,7 @@ def first_model(message: Message, context: Context) -> Message:
     config, secret = node.config_of(context), seed_of(context)
     if secret is None:
         raise CFlowerError("A first model is asked of clients with a seed-file only.")
-    data = node.data_of(config, context, Said.of(message))
+    data = node.data_of(config, context, Instructions.of(message))
     agreed = agreed_model(config, *data.train.sizes, secret)
     return Message(RecordDict({"arrays": record_of(agreed)}), reply_to=message)
 
@@ -173,12 +172,11 @@ def train_round(message: Message, context: Context) -> Message:
 
 
 def trained_alone(message: Message, context: Context) -> Trained:
-    """The training that a message asks for."""
-    config, data, model, said = prepare_training(message, context)
-    method, server_round, examples = said.method, said.server_round, said.trained(data)
+    config, data, model, asked = prepare(message, context)
+    method, server_round, examples = asked.method, asked.server_round, asked.trained(data)
     received = copy.deepcopy(model) if method else model
     methods.serve(method, model, context)
-    held_out = evaluate(model, said.measured(data))
+    held_out = evaluate(model, asked.measured(data))
     seed = torch_seed(config.seed, "train", server_round, client_name(context))
     run = partial(train, examples=examples, settings=config, server_round=server_round, seed=seed)
     if method == "ditto":
@@ -209,14 +207,14 @@ def trained_alone(message: Message, context: Context) -> Trained:
 @app.train("adapt")
 def adapt(message: Message, context: Context) -> Message:
     """The whole personal step: trainings from the leaf's model, and the measures of both models."""
-    config, data, model, said = prepare_training(message, context)
-    leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, said.server_round
-    for server_round in range(last + 1, last + 1 + said.trainings):
+    config, data, model, asked = prepare(message, context)
+    leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, asked.server_round
+    for server_round in range(last + 1, last + 1 + asked.trainings):
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
     own = {key: v.copy() for key, v in arrays_of(model).items()}
     metrics = MetricRecord({"num-examples": len(data.train)})
-    for number, share in ((LEAF, 0.0), (MIX, said.share)):
+    for number, share in ((LEAF, 0.0), (MIX, asked.share)):
         model.load_state_dict(mixed(leaf, own, share))
         for key, value in evaluate_to_decide(model, data.decide).items():
             metrics[f"{key}.{number}"] = value
@@ -235,16 +233,16 @@ def mixed(
 @app.evaluate()
 def evaluate_round(message: Message, context: Context) -> Message:
     """The received model on the part that is asked for, and the true group if it is known."""
-    config, data, model, said = prepare(message, context)
-    method, server_round = said.method, said.server_round
+    config, data, model, asked = prepare(message, context)
+    method, server_round = asked.method, asked.server_round
     methods.serve(method, model, context)
     if method == "fedrep":
         settings = replace(config.part(TrainingSettings), local_epochs=methods.LAST_EPOCHS)
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         with methods.only_training(model, methods.local_keys(method, model)):
             train(model, data.train, settings, server_round=server_round, seed=seed)
-    examples = said.measured(data)
-    if said.part == DECIDE:
+    examples = asked.measured(data)
+    if asked.part == DECIDE:
         metrics = MetricRecord(dict(evaluate_to_decide(model, examples)))
     else:
         metrics = MetricRecord({**evaluate(model, examples), **counts_on(model, examples)})
@@ -266,7 +264,7 @@ def evaluate_to_decide(model: nn.Module, examples: Examples) -> dict[str, float]
 def evaluate_path(message: Message, context: Context) -> Message:
     """All models on this client's path, the best of them for it, and their ensemble."""
     config = node.config_of(context)
-    data = node.data_of(config, context, Said.of(message))
+    data = node.data_of(config, context, Instructions.of(message))
     models = records_in(message.content, ArrayRecord)
 
     def logits_on(examples: Examples) -> dict[str, NDArray[np.float32]]:
@@ -293,23 +291,21 @@ def facts_at_end(data: ClientData) -> dict[str, Any]:
     return {PARTS_APART: data.apart} | ({} if data.group is None else {"group": data.group})
 
 
-Prepared = tuple[RunConfig, ClientData, nn.Module, Said]
+Prepared = tuple[RunConfig, ClientData, nn.Module, Instructions]
 
 
 def prepare(message: Message, context: Context) -> Prepared:
-    config, said = node.config_of(context), Said.of(message)
-    data = node.data_of(config, context, said)
-    arrays = records_in(message.content, ArrayRecord)["arrays"]
-    return config, data, loaded(config, data, arrays), said
-
-
-def prepare_training(message: Message, context: Context) -> Prepared:
-    """As `prepare`; with permuted weights, a model of the server's choosing is refused."""
-    config, data, model, said = prepare(message, context)
-    if secret := seed_of(context):
+    """Config, data, model and instructions; with permuted weights, a model to train that the server
+    has chosen is refused.
+    """
+    config, asked = node.config_of(context), Instructions.of(message)
+    data = node.data_of(config, context, asked)
+    model = loaded(config, data, records_in(message.content, ArrayRecord)["arrays"])
+    trains = message.metadata.message_type.startswith("train")
+    if trains and (secret := seed_of(context)):
         agreed = agreed_model(config, *data.train.sizes, secret)
-        refuse_chosen_model(arrays_of(model), agreed, said.server_round)
-    return config, data, model, said
+        refuse_chosen_model(arrays_of(model), agreed, asked.server_round)
+    return config, data, model, asked
 
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:

@@ -158,7 +158,6 @@ class RunConfig(TrainingSettings, DataSettings):
         )
 
     def _check_task(self) -> None:
-        """Raise a ConfigError for settings that do not go with the task."""
         require(
             self.is_regression or self.metric not in REGRESSION_METRICS,
             f"Got metric={self.metric!r} with task={self.task!r}: set task='regression' to predict "

@@ -18,8 +18,8 @@ from cflower.config import LOOPS, RunConfig
 from cflower.errors import CFlowerError, FederationError, RunFolderError
 from cflower.learning.models import arrays_of, build_model
 from cflower.messages.arrays import record_of
+from cflower.messages.claims import DataSpec, most_common
 from cflower.messages.client_names import CLASSES_HERE, METHOD, PREPARATION, TABLE
-from cflower.messages.data_spec import DataSpec, most_common
 from cflower.messages.layout import Layout
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import line, only

@@ -14,7 +14,7 @@ from cflower.algorithm.state import ALL_EXAMPLES, DECIDE, REPORT
 from cflower.algorithm.weights import Weights
 from cflower.changes.personal import LEAF, MIX
 from cflower.client_app import app
-from cflower.clients.node import Said
+from cflower.clients.node import Instructions
 from cflower.config import RunConfig
 from cflower.data import own_data
 from cflower.data.client_data import client_data
@@ -134,7 +134,7 @@ def test_examples_that_decide_train_if_the_message_says_so_and_reported_ones_nev
         message = message_to("train", first_model(), 5, **{ALL_EXAMPLES: all_examples})
         app.look_ahead([(message, node_of(config))])
         counts[all_examples] = app(message, node_of(config)).content["metrics"]["num-examples"]
-        used = Said.of(message).trained(data)
+        used = Instructions.of(message).trained(data)
         assert not {*map(bytes, used.inputs)} & {*map(bytes, data.report.inputs)}
     assert counts == {False: len(data.train), True: len(data.train) + len(data.decide)}
 
@@ -143,7 +143,7 @@ def test_examples_that_are_reported_do_not_train_if_they_also_decide():
     config = {**DIGITS.as_keys(), "decide-fraction": 0.0}
     data = client_data(RunConfig.read(config).part(DataSettings), 0, 4)
     message = message_to("train", first_model(), 5, **{ALL_EXAMPLES: True})
-    assert Said.of(message).trained(data) is data.train
+    assert Instructions.of(message).trained(data) is data.train
 
 
 def test_the_whole_personal_step_is_what_single_messages_would_do():

@@ -31,7 +31,7 @@ Workers = Annotated[int | None, typer.Option(min=0, help="Processes for the clie
 
 
 class Runnable(NamedTuple):
-    """What `cflower.simulate` needs to run an app."""
+    """An app with the arguments of `cflower.simulate` that run it."""
 
     is_own: bool
     """Whether it is cflower's own app."""

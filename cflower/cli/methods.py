@@ -5,7 +5,6 @@ leaf for every client it is training alone. So a method needs no more of an app 
 to its strategy's ``start``, and the clients get no other messages than in any run.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,9 +54,9 @@ class Effort(NamedTuple):
     """The rounds and trainings that each method has."""
 
     rounds: int
-    """Of methods without a model for each client."""
+    """Rounds of methods without a model for each client."""
     trainings: int
-    """Of a client in these rounds, and in every method."""
+    """Trainings of a client in these rounds, and in every method."""
     shared: int
     """The rounds after which clients train models of their own."""
     own: int
@@ -173,8 +172,8 @@ class Methods:
         going_on = GoingOn(self._common, shared)
         report = self._train(self._isolated, shared + own, [going_on])
         self._grid.num_bytes = sent  # training alone needs no messages
-        trainings = Counter(federated.failures.trainings) + Counter(report.failures.trainings)
-        return replace(report, failures=report.failures.with_trainings(trainings))
+        trained = federated.failures.trainings
+        return replace(report, failures=report.failures.added(trainings=trained))
 
     def _other(self, method: str, start: Start) -> FinalReport:
         """A method of the literature, as cflower's own app starts it."""
@@ -183,8 +182,8 @@ class Methods:
         times = 2 if method in ("ditto", "fedrep") else 1  # trainings in a round
         rounds = max(1, self.effort.rounds // times)
         report, _ = start.train(self._grid, strategy, observers, rounds)
-        trainings = {c: times * number for c, number in report.failures.trainings.items()}
-        return replace(report, failures=report.failures.with_trainings(trainings))
+        more = report.failures.trainings if times == 2 else {}
+        return replace(report, failures=report.failures.added(trainings=more))
 
 
 class GoingOn(Observer):

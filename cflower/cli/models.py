@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from cflower.cli.runs import DEFAULT_RUNS, AsJson, RunArgument, RunsDir
 from cflower.cli.simulate import shown_name
@@ -47,8 +48,6 @@ def assign(
     At every split it trains the model that was split, as the run's clients did, and is assigned to
     the group with the most similar updates.
     """
-    from rich.console import Console
-
     from cflower.config import read_overrides
     from cflower.runs.run_files import find_run
 
@@ -75,7 +74,6 @@ def assign(
 
 
 def assignment_record(assignment: "Assignment") -> dict[str, Any]:
-    """An assignment as JSON."""
     path = []
     for level in assignment.levels:
         entry = {"cluster": level.cluster, "clients": level.members, **level.metrics}
@@ -111,7 +109,6 @@ def path_table(record: dict[str, Any], metric: "Metric") -> "Table":
 
 
 def assignment_sentence(assignment: "Assignment") -> str:
-    """The result of Algorithm 4."""
     stranger_at, step = assignment.stranger_at, assignment.personal
     if stranger_at is not None:
         return (
@@ -155,8 +152,6 @@ def export(
     Without --format the ending of --output decides, else it is safetensors. Existing files are
     never overwritten.
     """
-    from rich.console import Console
-
     from cflower.runs.run_files import find_run
 
     folder = find_run(runs.expanduser(), run)

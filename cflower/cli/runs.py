@@ -4,13 +4,15 @@ import csv
 import json
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from cflower.errors import ConfigError, OtherVersionError, RunFolderError
+from cflower.metric import Metric
 from cflower.ordering import line, only, without
 from cflower.runs.reading import outside
 from cflower.settings import require
@@ -49,8 +51,6 @@ LEFT = ("run", "state", "app", "name")
 
 def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     """List all runs, the newest last."""
-    from rich.console import Console
-
     from cflower.runs.run_files import run_folders
     from cflower.runs.tables import table_of
 
@@ -59,7 +59,11 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
         return print(json.dumps(rows, indent=1))
     if not rows:
         return print(f"There is no run in {runs}.")
-    table = table_of("", [{key: cell_text(row, key) for key in row} for row in rows], LEFT)
+    for row in rows:
+        row["mean"] = Metric(str(row["metric"])).in_words(row["mean"])
+    empty = None, ""
+    texts = [{k: "-" if v in empty else str(v) for k, v in row.items()} for row in rows]
+    table = table_of("", texts, LEFT)
     for column in table.columns:
         width = max(len(str(text)) for text in (column.header, *column.cells))
         # The others are never cut: in a narrow terminal a line goes on below itself.
@@ -67,15 +71,6 @@ def list_runs(runs: RunsDir = DEFAULT_RUNS, as_json: AsJson = False) -> None:
     console = Console(highlight=False)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     Console(highlight=False, width=max(console.width, least)).print(table)
-
-
-def cell_text(row: Mapping[str, Any], key: str) -> str:
-    value = row[key]
-    if key == "mean":
-        from cflower.metric import Metric
-
-        value = Metric(str(row["metric"])).in_words(value)
-    return "-" if value in (None, "") else str(value)
 
 
 def row_of(folder: Path) -> dict[str, Any]:
@@ -129,8 +124,6 @@ def show(
             tree = {name: cluster.model_dump() for name, cluster in record.clusters.items()}
             content = {"best_rounds": record.best_rounds, "tree": tree}
             return print(json.dumps({**record.summary.model_dump(), **content}, indent=1))
-        from rich.console import Console
-
         from cflower.runs.tables import best_rounds_in_words, run_view
 
         Console().print(run_view(record.summary, record.clusters, every=every))
@@ -186,8 +179,6 @@ def explain(
 
     Takes the recorded norms and similarities; nothing is trained.
     """
-    from rich.console import Console
-
     from cflower.config import RunConfig, read_overrides
     from cflower.runs.explain import explanation
     from cflower.runs.record import RunRecord
@@ -257,8 +248,6 @@ def print_comparison(
     groups: "Sequence[Group]", compared: "Sequence[tuple[RunRecord, RunRecord, Paired]]"
 ) -> None:
     """Print the table, and a line for each two runs of the same clients."""
-    from rich.console import Console
-
     from cflower.runs.compare import comparison_table
 
     console = Console(highlight=False)

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 import cflower
 from cflower.cli.apps import App, Clients, RunConfigs, Workers, is_own, plain_log, runnable
+from cflower.cli.runs import AsJson
+from cflower.ordering import only
 from cflower.settings import key_of, require
 
 if TYPE_CHECKING:
@@ -86,7 +89,7 @@ def config_to_resume(given: Mapping[str, Any]) -> dict[str, Any]:
     from cflower.runs.records import Config
     from cflower.runs.run_files import find_run, read_record
 
-    config = RunConfig.read({k: v for k, v in given.items() if k in ("resume", "output-dir")})
+    config = RunConfig.read(only(given, ("resume", "output-dir")))
     if not config.resume:
         return {}
     folder = find_run(config.output_path.absolute(), config.resume)
@@ -124,14 +127,9 @@ def how_to_resume(context: "Context", clients: int | None) -> str:
     )
 
 
-def keys(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="For programs: one JSON value, all of it.")
-    ] = False,
-) -> None:
+def keys(as_json: AsJson = False) -> None:
     """List the run-config keys of cflower's own app: defaults, meaning and possible values."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 

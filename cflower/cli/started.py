@@ -1,4 +1,4 @@
-"""What a ServerApp is about to start: its strategy, first model and settings, without training."""
+"""The strategy, first model and configs that a ServerApp starts with, without training."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from cflower.cli.apps import App, Clients, RunConfigs, Workers, plain_log, runnable, silent
 from cflower.cli.runs import DEFAULT_RUNS, AsJson
@@ -96,8 +97,6 @@ def try_methods(
 
 
 def show_methods(folder: Path, *, as_json: bool) -> None:
-    from rich.console import Console
-
     from cflower.runs.answer import advice, answer
     from cflower.runs.record import RunRecord
     from cflower.runs.tables import method_table

@@ -1,1 +1,1 @@
-"""What clients of cflower's own app share: what a message asks, and many trainings at once."""
+"""Common parts of the clients of cflower's own app: instructions, methods, stacked trainings."""

@@ -1,4 +1,4 @@
-"""What a node computes with: the run config and the round of a message, and the node's examples."""
+"""The run config of a node, the instructions of a message, and the node's examples."""
 
 import os
 from functools import lru_cache
@@ -12,11 +12,9 @@ from flwr.supercore import log
 from cflower.algorithm.state import DECIDE, REPORT
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
-from cflower.data.drift import group_at
-from cflower.data.examples import Examples
+from cflower.data.examples import ClientData, Examples
 from cflower.data.own_data import load_own_data
-from cflower.data.prepared import ClientData
-from cflower.data.settings import DataSettings
+from cflower.data.settings import DataSettings, group_at
 from cflower.errors import CFlowerError, DataError, first_line
 from cflower.messages.arrays import records_in
 from cflower.messages.client_names import TRAINED_ON
@@ -32,8 +30,8 @@ def read_config(items: tuple[tuple[str, Any], ...]) -> RunConfig:
     return RunConfig.read(dict(items))
 
 
-class Said(NamedTuple):
-    """What the server says in the config of a message."""
+class Instructions(NamedTuple):
+    """The server's instructions in the config of a message."""
 
     server_round: int = 0
     part: str = REPORT
@@ -43,22 +41,22 @@ class Said(NamedTuple):
     """How to prepare the columns of a table, as JSON; empty if the data are no table."""
     all_examples: bool = False
     trainings: int = 0
-    """Of a personal step, and the client's share in its mix."""
+    """Number of trainings in a personal step."""
     share: float = 0.0
+    """The client's share in the mix of a personal step."""
 
     @classmethod
-    def of(cls, message: Message) -> "Said":
+    def of(cls, message: Message) -> "Instructions":
         config = records_in(message.content, ConfigRecord).get("config", ConfigRecord())
         keys = {field: field.replace("_", "-") for field in cls._fields}
-        said: dict[str, Any] = {field: config[key] for field, key in keys.items() if key in config}
-        return cls(**said)
+        given: dict[str, Any] = {field: config[key] for field, key in keys.items() if key in config}
+        return cls(**given)
 
     def measured(self, data: ClientData) -> Examples:
-        """The examples to measure a model on."""
         return {DECIDE: data.decide, TRAINED_ON: data.train}.get(self.part, data.report)
 
     def trained(self, data: ClientData) -> Examples:
-        """The examples to train on: with those that decide if the message says so."""
+        """The examples to train on, those that decide included if `all_examples`."""
         together = self.all_examples and data.apart
         return data.train.with_others(data.decide) if together else data.train
 
@@ -67,16 +65,16 @@ def has_own_data(context: Context) -> bool:
     return "data-path" in context.node_config
 
 
-def data_of(config: RunConfig, context: Context, said: Said | None = None) -> ClientData:
+def data_of(config: RunConfig, context: Context, asked: Instructions) -> ClientData:
     """This node's examples: those of its own folder, else its share of the data set."""
-    settings, said = config.part(DataSettings), said or Said()
+    settings = config.part(DataSettings)
     if not has_own_data(context):
         partition, num_partitions = partition_of(context)
-        group = group_at(settings.drift, partition, said.server_round)
-        return load_client_data(settings, partition, num_partitions, group, said.preparation)
+        group = group_at(settings.drift, partition, asked.server_round)
+        return load_client_data(settings, partition, num_partitions, group, asked.preparation)
     path = str(context.node_config["data-path"])
     try:
-        return load_own_data(path, settings, config.classes, said.preparation)
+        return load_own_data(path, settings, config.classes, asked.preparation)
     except Exception as error:  # ours, or of NumPy, Arrow, Pillow ...
         text = str(error) if isinstance(error, CFlowerError) else unreadable(error)
         log(WARNING, "%s", text)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.clients import node
-from cflower.clients.node import Said
+from cflower.clients.node import Instructions
 from cflower.config import RunConfig
 from cflower.data.examples import Examples
 from cflower.learning.dense import evaluate_stacked, stack_size, train_stacked
@@ -25,8 +25,6 @@ from cflower.seeding import torch_seed
 
 
 class Trained(NamedTuple):
-    """What a client's training gives."""
-
     held_out: dict[str, float]
     losses: dict[str, float]
     arrays: dict[str, NDArray[Any]]
@@ -59,14 +57,14 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
     Those with large or other models, or with permuted weights, are left out.
     """
     _ahead.clear()
-    config, first = node.config_of(coming[0][1]), Said.of(coming[0][0])
+    config, first = node.config_of(coming[0][1]), Instructions.of(coming[0][0])
     jobs, model, most = [], None, 1
     together = config.clients_together and not config.is_regression
     together = together and not first.method  # it pulls, or keeps arrays
     for message, context in coming if together else ():
         with suppress(Exception):  # of this client: it does not keep the others from their stack
-            said = Said.of(message)
-            data = node.data_of(config, context, said)
+            asked = Instructions.of(message)
+            data = node.data_of(config, context, asked)
             if model is None:
                 model = empty_model(config.model, *data.train.sizes, config.device)
                 most = stack_size(model)
@@ -74,11 +72,11 @@ def train_ahead(coming: Sequence[tuple[Message, Context]]) -> None:
                 return
             sent = records_in(message.content, ArrayRecord)["arrays"]
             shapes = {key: tuple(values_of(array).shape) for key, array in sent.items()}
-            same = said.server_round == first.server_round and shapes == shapes_of(model)
+            same = asked.server_round == first.server_round and shapes == shapes_of(model)
             if seed_of(context) or not same:
                 continue
             seed = torch_seed(config.seed, "train", first.server_round, client_name(context))
-            examples = sent, said.trained(data), said.measured(data)
+            examples = sent, asked.trained(data), asked.measured(data)
             jobs.append(Job(message.metadata.message_id, *examples, seed))
     jobs.sort(key=lambda job: (len(job.train), len(job.held_out)), reverse=True)
     for start in range(0, len(jobs), most):

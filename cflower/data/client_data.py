@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cflower.data.drift import check_changes
-from cflower.data.examples import Examples, split
+from cflower.data.examples import ClientData, Examples, prepared, split
 from cflower.data.partition import Positions, deal_out
-from cflower.data.prepared import ClientData, prepared
-from cflower.data.settings import DataSettings
+from cflower.data.settings import DataSettings, check_changes
 from cflower.data.shifts import apply_shift, groups_of
 from cflower.data.sources import load_source
 from cflower.data.stored import Stored, usual_value
@@ -85,7 +83,6 @@ class KeptData:
         group: int | None = None,
         preparation: str = "",
     ) -> ClientData:
-        """One client's examples, see `client_data`."""
         key = settings, partition, num_partitions, group, preparation
         with self._lock:
             if (data := self._kept.get(key)) is not None:

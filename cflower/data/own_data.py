@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cflower.data.columns import check_classes
-from cflower.data.examples import Examples, split
+from cflower.data.examples import ClientData, Examples, prepared, split
 from cflower.data.folders import load_folder
-from cflower.data.prepared import ClientData, prepared
 from cflower.data.settings import DataSettings
 from cflower.data.stored import Stored, usual_value
 from cflower.data.text import windows

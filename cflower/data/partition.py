@@ -115,7 +115,7 @@ def _deal(source: Stored, num_clients: int, settings: DataSettings) -> Positions
 
 
 def _by_natural_id(source: Stored, column: str, num_clients: int) -> Positions:
-    """As flwr-datasets' NaturalIdPartitioner deals them out, which draws a progress bar."""
+    """The same as by flwr-datasets' NaturalIdPartitioner, without its progress bar."""
     require_data(
         column in source.metadata,
         f"natural-id-column = {column!r} is no column of the data: expected one of "

@@ -98,7 +98,6 @@ def label_noise(examples: Examples, settings: DataSettings, group: int, client: 
 
 
 def label_subset(examples: Examples, settings: DataSettings, group: int, client: int) -> Examples:
-    """The examples with one of the group's labels."""
     names, num_groups, missing = examples.class_names, settings.num_groups, settings.missing_labels
     labels = held_classes(names, num_groups, settings.seed, missing)[group]
     kept = examples.take(np.isin(examples.labels, labels))

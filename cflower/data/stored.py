@@ -49,7 +49,6 @@ class Stored:
 
     @classmethod
     def of(cls, table: Table, settings: DataSettings) -> "Stored":
-        """The examples of a table."""
         label = label_column(table, settings)
         inputs = input_columns(table, settings, label)
         metadata = metadata_of(table, settings)
@@ -112,7 +111,7 @@ class Stored:
         return DataFrame(chosen, index=places)
 
     def described(self, train: NDArray[np.int64]) -> dict[str, Any] | None:
-        """What the server has to know of the columns of a table; None if it is none.
+        """The description of a table's columns for the server; None if the data are no table.
 
         Statistics are of the selected examples at the positions ``train``.
         """

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from cflower.algorithm.tree import ROOT
 from cflower.newcomers.pytorch_run import SavedRun
-from cflower.ordering import counted, in_order, listed
+from cflower.ordering import counted, in_order, listed, only
 from cflower.runs.record import RunRecord
 from cflower.runs.records import sharing
-from cflower.runs.tables import shown
-from cflower.runs.together import by_class, in_one_sentence
-from cflower.runs.ways import KINDS, Ways
+from cflower.runs.tables import by_class, in_one_sentence, shown
+from cflower.runs.ways import KINDS
 from cflower.tables.program import in_the_card, use
 
 CARD = """\
@@ -67,8 +66,6 @@ OWN_MODEL = "for {client} alone: {share:.0%} of a model trained by itself, else 
 
 
 class ModelFile(NamedTuple):
-    """The exported file."""
-
     name: str
     file_format: str
     content: bytes
@@ -157,13 +154,12 @@ def origin_of(record: RunRecord, cluster: str) -> str:
 
 def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
     """The final evaluation of this model, by client."""
-    summary, is_leaf = record.summary, not record.clusters[cluster].children
-    if not record.finished or not (is_leaf or cluster == ROOT):
+    summary, ways, line = record.summary, record.ways, record.clusters[cluster]
+    if not record.finished or (line.children and cluster != ROOT):
         return ["The run has no final evaluation of this model."]
-    way = "own" if client else "leaf" if is_leaf else "fl"
-    ways, members = Ways(summary), record.clusters[cluster].members
-    asked = (client,) if client else in_order(members)
-    known = [name for name in asked if name in ways[way].values]
+    way = "own" if client else "fl" if line.children else "leaf"
+    asked = (client,) if client else in_order(line.members)
+    known = list(only(ways[way].values, asked))
     if not known:
         return ["No member answered the final evaluation."]
     over = "its" if len(known) == len(asked) else f"{len(known)} of its {len(asked)}"
@@ -175,8 +171,9 @@ def quality(record: RunRecord, cluster: str, client: str = "") -> list[str]:
         | {word: metric.in_words(ways[key].values.get(name)) for key, word in columns.items()}
         for name in known
     ]
+    together = None if client else summary.pooled.get("fl" if line.children else cluster)
     of_classes = list[str]()
-    if not client and (together := summary.pooled.get(cluster if is_leaf else "fl")):
+    if together:
         of_classes = [in_one_sentence(together), "", *markdown(by_class(summary, together)), ""]
     sentence = (
         f"Means over {over} clients: {'; '.join(means)}. Each client is evaluated on its own "

@@ -11,8 +11,8 @@ only if there are examples of two classes; ``loss``: mean cross entropy, in nats
 def measured(logits: NDArray[np.floating], labels: NDArray[np.integer], loss: float) -> Scores:
     """The metrics of logits, shape (n, classes), or log-probabilities, with their mean loss.
 
-    Examples of one class only show neither how well it is told from another nor an F1: a client
-    that has no example of a rare class would count as if it found all of them.
+    Examples of one class only have neither an AUC nor an F1: a client without examples of a rare
+    class would count as if it recognised all of them.
     """
     predicted = logits.argmax(axis=1)
     metrics = {"accuracy": float((predicted == labels).mean()), "loss": loss}

@@ -1,8 +1,8 @@
 """Dense models of several clients at once: their weights stacked, each step one product for all.
 
 A client's own products, sums and steps are those of a stack with that client alone: nothing is
-padded, only batches of equal size are computed together. So neither the clients beside it nor
-their number change its bits (`tests/learning/test_dense.py`). With convolutions a stack is slower
+padded, only batches of equal size are computed together. So neither the other clients nor their
+number change its bits (`tests/learning/test_dense.py`). With convolutions a stack is slower
 than one client after another.
 """
 
@@ -26,8 +26,8 @@ from cflower.learning.classes import Scores, measured
 from cflower.learning.settings import TrainingSettings
 
 STACK_BYTES = 3 * 10**6
-"""Of a stack's weights: larger ones leave the processor's cache, as gradients and velocities add as
-much each."""
+"""Maximum size of a stack's weights: larger ones leave the processor's cache, as gradients and
+velocities add as much each."""
 ALIGNED = 4
 """The products of matrices with rows that are no multiple of so many numbers depend in their last
 bits on where the matrices begin in memory (MKL)."""
@@ -191,7 +191,7 @@ def evaluate_stacked(
     model: nn.Module, weights: Sequence[Tensor], parts: Sequence[Examples]
 ) -> list[Scores]:
     """The metrics of each client's weights on its part."""
-    found = list[Scores]()
+    scores = list[Scores]()
     for group, size in _alike(list(map(len, parts))):
         inputs, labels = _joined(parts[group], weights[0].device)
         labels = labels.view(-1, size)
@@ -201,8 +201,8 @@ def evaluate_stacked(
             each = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
             losses = each.view(labels.shape).sum(1).tolist()
         rows = zip(logits.cpu().numpy(), labels.cpu().numpy(), losses, strict=True)
-        found += [measured(said, right, loss / size) for said, right, loss in rows]
-    return found
+        scores += [measured(output, right, loss / size) for output, right, loss in rows]
+    return scores
 
 
 def _joined(parts: Sequence[Examples], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -47,7 +47,7 @@ def record_of(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
 
 
 def copy_of(arrays: ArrayRecord) -> ArrayRecord:
-    """A record with arrays of its own; the bytes, which nobody can change, are shared.
+    """A copy of a record; the bytes of its arrays, which are immutable, are shared.
 
     >>> before = record_of({"bias": np.ones(2)})
     >>> copy_of(before)["bias"].data = b""

@@ -43,7 +43,7 @@ share in its mix."""
 
 
 class TaskKind(NamedTuple):
-    """What the algorithm's task is as a message with one model."""
+    """The message with one model by which a task of the algorithm is sent."""
 
     message_type: str
     trains: bool
@@ -90,7 +90,7 @@ NOT_IMPORTED = (
 HARMLESS = (arrays_size_mod, message_size_mod)
 """Flower's mods that only look at a message."""
 NO_NOISE = "adds_no_noise"
-"""The attribute of a mod, true, that says so of one that cflower does not know."""
+"""The attribute, true, by which a mod that cflower does not know declares that it adds none."""
 MOD = (
     "The mod %s on the ClientApp's training may clip updates or add noise, so that every training "
     "costs privacy: nothing is trained beyond the ordinary rounds, and splits are final. "
@@ -204,8 +204,8 @@ def is_harmless(mod: Any) -> bool:
     """
     while isinstance(mod, partial):
         mod = mod.func
-    said = vars(type(mod)).get(NO_NOISE) or getattr(mod, "__dict__", {}).get(NO_NOISE)
-    return mod in HARMLESS or said is True
+    declared = vars(type(mod)).get(NO_NOISE) or getattr(mod, "__dict__", {}).get(NO_NOISE)
+    return mod in HARMLESS or declared is True
 
 
 def app_of(grid: Grid) -> Any:

@@ -1,12 +1,12 @@
 """One exchange over a Grid: messages out, replies back as they arrive.
 
-A message without a reply is outstanding. At the end its node is silent if the time was up; if the
+A message without a reply is outstanding. At the end its client is silent if the time was up; if the
 quorum closed the exchange, the reply may still come, late.
 """
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from heapq import heappop, heappush
 from logging import INFO
 from typing import NamedTuple
@@ -48,7 +48,7 @@ class Quorum(NamedTuple):
 
 
 SLOW = 3.0
-"""Times as long as the others need that an exchange waits for nodes that are ``hurried``."""
+"""Times as long as the others need that an exchange waits for clients that are ``hurried``."""
 FOR_ALL = Quorum()
 
 
@@ -61,10 +61,10 @@ class Exchange:
 
     ``timeout`` is in seconds, for the next reply: slow clients that share the cores of a simulation
     are awaited as long as one after another replies. ``quorum`` ends the exchange once the grid
-    delivers no more at the moment. ``earlier`` messages, with their nodes, may be answered now.
-    Replies of ``unawaited`` nodes count if they come. For ``hurried`` ones it waits `SLOW` times as
-    long as for the others. Messages that ``expire`` are dropped
-    `UPLOAD` after the timeout; those that wait for cores do not.
+    delivers no more at the moment. Clients are named by ``name_of`` their nodes. ``earlier``
+    messages, with their clients, may be answered now. Replies of ``unawaited`` clients count if
+    they come. For ``hurried`` ones it waits `SLOW` times as long as for the others. Messages that
+    ``expire`` are dropped `UPLOAD` after the timeout; those that wait for cores do not.
     """
 
     def __init__(
@@ -73,10 +73,11 @@ class Exchange:
         messages: Iterable[Message],
         timeout: float,
         quorum: Quorum = FOR_ALL,
-        earlier: Mapping[str, int] | None = None,
-        unawaited: Set[int] = frozenset(),
-        hurried: Set[int] = frozenset(),
+        earlier: Mapping[str, str] | None = None,
+        unawaited: Set[str] = frozenset(),
+        hurried: Set[str] = frozenset(),
         *,
+        name_of: Callable[[int], str] = str,
         expire: bool = True,
     ) -> None:
         self._grid, self._quorum, self._unawaited = grid, quorum, unawaited
@@ -87,26 +88,26 @@ class Exchange:
             # What is not delivered by then is dropped; it would delay its node's next rounds.
             message.metadata.ttl = timeout + UPLOAD
         pushed = set(grid.push_messages(sent))
-        nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in sent}
-        few = 2 * len(hurried & {*nodes.values()}) < len({*nodes.values()})
+        names = {m.metadata.message_id: name_of(m.metadata.dst_node_id) for m in sent}
+        few = 2 * len(hurried & {*names.values()}) < len({*names.values()})
         self._hurried = hurried if few else frozenset()
-        lost = without(nodes, pushed)
-        self._new = without(nodes, lost)
+        lost = without(names, pushed)
+        self._new = without(names, lost)
         self.recipients = {**self._new, **(earlier or {})}
-        """Node id by message id, including the earlier messages. The sender of an error reply may
-        be the SuperLink, so replies are attributed by the message that they answer."""
+        """Client by message id, including the earlier messages. The sender of an error reply may be
+        the SuperLink, so replies are attributed by the message that they answer."""
         self.lost = list(lost.values())
-        """Nodes to which the grid could not send."""
+        """Clients to which the grid could not send."""
         self.outstanding = {message_id: i for i, message_id in enumerate(self.recipients)}
         """The places of the messages without a reply so far."""
         self.closed = False
         """Whether the quorum ended the exchange."""
-        self.seconds = dict[int, float]()
-        """By node: the time until its reply came, or until the end of the exchange."""
+        self.seconds = dict[str, float]()
+        """By client: the time until its reply came, or until the end of the exchange."""
         self._others: float | None = None
-        """The time until only hurried nodes were missing."""
-        self._successful: set[int] = set()
-        """Nodes with a reply that is not an error."""
+        """The time until only hurried clients were missing."""
+        self._successful: set[str] = set()
+        """Clients with a reply that is not an error."""
 
     def __iter__(self) -> Iterator[Message]:
         early: list[tuple[int, Message]] = []
@@ -121,8 +122,8 @@ class Exchange:
         self.seconds |= dict.fromkeys(only(self._new, self.outstanding).values(), waited)
 
     @property
-    def silent(self) -> list[int]:
-        """Once it has ended: the nodes that did not answer in time, after the last reply."""
+    def silent(self) -> list[str]:
+        """Once it has ended: the clients that did not answer in time, after the last reply."""
         return [] if self.closed else [self.recipients[one] for one in self.outstanding]
 
     def _arrivals(self) -> Iterator[tuple[int, Message]]:
@@ -159,11 +160,11 @@ class Exchange:
 
     def _may_end(self, waited: float) -> bool:
         """Whether enough clients replied, or all to which this exchange sent a message."""
-        nodes = {self.recipients[message_id] for message_id in self.outstanding} - self._unawaited
-        answered = len(self._successful - nodes)
+        awaited = {self.recipients[message_id] for message_id in self.outstanding} - self._unawaited
+        answered = len(self._successful - awaited)
         only_earlier = self.outstanding.keys().isdisjoint(self._new)
-        if answered and nodes <= self._hurried and self._others is None:
+        if answered and awaited <= self._hurried and self._others is None:
             self._others = waited
         late = self._others is not None and waited > SLOW * self._others
-        enough = only_earlier or late or self._quorum.reached(answered, len(nodes), waited)
+        enough = only_earlier or late or self._quorum.reached(answered, len(awaited), waited)
         return answered > 0 and enough

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from logging import INFO, WARNING
 from statistics import median
 from typing import Any, NamedTuple
@@ -108,10 +109,10 @@ class ExchangeOutcome(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What one client has done and used up in a run so far."""
+    """The messages, failures and costs of one client in a run so far."""
 
     connected: int = 0
-    """Rounds at whose start it was connected."""
+    """Number of rounds that began while it was connected."""
     away: int = 0
     """Rounds since then."""
     longest: int = 0
@@ -132,7 +133,7 @@ class Standing(NamedTuple):
     reason: str = ""
     """Why it is or was excluded."""
     megabytes: float = 0.0
-    """Of metrics in its replies."""
+    """Megabytes of metrics in its replies."""
     reading: float = 0.0
     """Seconds that its replies took to read."""
     waiting: float = 0.0
@@ -182,12 +183,12 @@ class Standing(NamedTuple):
 
 NOTHING_YET = Standing()
 BUDGETS = (("megabytes", "MB of metrics", 1.0), ("reading", "seconds of reading", 60.0))
-"""What a client may use up, and how much of it is free for all."""
+"""Costs of a client that are limited, with the amount that is free for every client."""
 
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """What the clients have done up to a round; methods return a new record."""
+    """The standing of all clients after a round; methods return a new record."""
 
     clients: Mapping[str, Standing] = field(default_factory=dict)
     rounds_with_replies: int = 0
@@ -244,21 +245,21 @@ class FailureRecord:
         for ask in asks:
             trainings[ask.client] += ask.trainings
             evaluations[ask.client] += not TASKS[ask.task].trains
-        return self._changed(
-            trainings,
-            lambda name, one: one._replace(
-                trainings=one.trainings + trainings[name],
-                evaluations=one.evaluations + evaluations[name],
-            ),
-        )
+        return self.added(trainings=trainings, evaluations=evaluations)
 
-    def with_trainings(self, trainings: Mapping[str, int]) -> "FailureRecord":
-        return self._changed(trainings, lambda name, one: one._replace(trainings=trainings[name]))
+    def added(self, **more: Mapping[str, float]) -> "FailureRecord":
+        """The record with these amounts, by client, added to fields of `Standing`."""
+
+        def with_more(client: str, one: Standing) -> Standing:
+            sums = {key: getattr(one, key) + by.get(client, 0) for key, by in more.items()}
+            return one._replace(**sums)
+
+        return self._changed(dict.fromkeys(chain(*more.values())), with_more)
 
     def noted(self, problems: Mapping[str, Problem]) -> "FailureRecord":
         """The record after an exchange, with the number of unusable replies by client."""
         failed = [name for name, problem in problems.items() if problem.fault is Fault.CLIENT]
-        return self._changed(failed, lambda _, one: one._replace(problems=one.problems + 1))
+        return self.added(problems=dict.fromkeys(failed, 1))
 
     def trained(
         self, outcome: ExchangeOutcome, exclude_after: int, num_present: int
@@ -281,20 +282,11 @@ class FailureRecord:
         rounds = self.rounds_with_replies + bool(replied)
         return FailureRecord(clients, rounds, 0 if replied else empty, failing)
 
-    def read(self, took: Mapping[str, tuple[float, float]]) -> "FailureRecord":
-        """The record after replies with so many megabytes of metrics, read in so many seconds."""
-        return self._changed(
-            took,
-            lambda name, one: one._replace(
-                megabytes=one.megabytes + took[name][0], reading=one.reading + took[name][1]
-            ),
-        )
-
     def used_up(self, client: str) -> str:
         """Why no further reply of the client is read; empty if one is.
 
-        >>> record = FailureRecord().read({"a": (0.2, 1), "b": (0.2, 1), "c": (2.5, 1)})
-        >>> record.used_up("c"), record.read({"c": (0.6, 1)}).used_up("c")
+        >>> record = FailureRecord().added(megabytes={"a": 0.2, "b": 0.2, "c": 2.5})
+        >>> record.used_up("c"), record.added(megabytes={"c": 0.6}).used_up("c")
         ('', 'is not read: its replies took 3.1 MB of metrics in this run, those of \
 half of the clients 0.2')
         """

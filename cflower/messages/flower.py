@@ -1,6 +1,6 @@
 """Every use of what Flower does not document, so that a new version of it needs changes here only.
 
-Its logger apart, which every module uses.
+The exception is its logger, which every module uses.
 """
 
 import inspect
@@ -42,7 +42,7 @@ def answer_query(app: ClientApp, action: str, function: Callable[..., Message]) 
     app.query(action)(function)
     if older is None:
         return
-    app._registered_funcs |= both_by(older)  # whose mods show whether it adds noise
+    app._registered_funcs |= both_by(older)  # their mods show whether a training adds noise
     kind = f"query.{action}"
 
     def call(message: Message, context: Context) -> Message:

@@ -16,7 +16,7 @@ MORE = "%s had other problems with their replies, of %d kinds, such as %s: %s."
 
 
 class GroupedLog:
-    """Collects what is said of single clients; `flush` logs one line for each cause.
+    """Collects problems of single clients; `flush` logs one line for each cause.
 
     A cause that stays is logged once for each client.
     """
@@ -27,8 +27,8 @@ class GroupedLog:
         self._logged = set[tuple[str, str, str]]()
 
     def note(self, level: int, sentence: str, client: str, cause: str) -> None:
-        """Keep ``cause``, said of a client; ``sentence`` has places for ``{clients}`` and
-        ``{cause}``, or for the first alone.
+        """Keep a client's ``cause``; ``sentence`` has places for ``{clients}`` and ``{cause}``, or
+        for the first alone.
         """
         kind = NUMBER.sub("#", cause.replace(client, "#"))
         if (sentence, kind, client) not in self._logged:

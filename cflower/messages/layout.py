@@ -33,7 +33,7 @@ larger arrays anew each time, which takes longer than to compute the update twic
 LONGEST_DTYPE = 20
 """Characters of the name of an array's dtype."""
 MOST_AXES = 64
-"""Of an array in NumPy."""
+"""Maximum number of axes of a NumPy array."""
 STAY = (
     "arrays that stay on the clients, as in FedBN, are left out of the first model too, or by most "
     "clients"

@@ -35,7 +35,7 @@ class LocalArrays:
 
     layout: Layout
     keys: Keys = frozenset()
-    """What most replies of the last round lacked."""
+    """The arrays that most replies of the last round lacked."""
 
     def after_most(self, replies: Iterable[Message]) -> Iterator[Message]:
         """The replies of a round; those that lack others than `keys` when they come are last.

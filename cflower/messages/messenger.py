@@ -1,6 +1,7 @@
 """Messages to clients and their replies: which client gets which model, and what it replies to."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
@@ -51,7 +52,6 @@ class Sent(NamedTuple):
     ask: Ask
     model: Weights | None
     """The model that was sent; None if there were several."""
-    node: int = 0
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ClientMessenger:
     roll_call: RollCall
     layout: Layout
     projection: Projection
-    """Of the updates, for comparisons."""
+    """Projection of the updates, for comparisons."""
     failures: FailureRecord
     weighted_by: str
     """This and the next two are names in messages, as in ``FedAvg``."""
@@ -80,7 +80,7 @@ class ClientMessenger:
     local: LocalArrays = field(init=False)
     _sent: list[tuple[Message, Sent]] = field(default_factory=list)
     grouped: GroupedLog = field(default_factory=GroupedLog)
-    """What is wrong with single replies; logged at the end of an exchange."""
+    """Problems with single replies; logged at the end of an exchange."""
 
     def __post_init__(self) -> None:
         self.local = LocalArrays(self.layout)
@@ -136,10 +136,9 @@ class ClientMessenger:
             content[self.config_key] = ConfigRecord({**config, **about})
             if self.older:
                 content = instructions(ask.task, content)
-            node, group = nodes[ask.client], str(ask.server_round)
             kind = TASKS[ask.task].message_type if len(models) == 1 else EVALUATE_PATH
-            message = Message(content, node, kind, group_id=group)
-            self._sent.append((message, Sent(ask, models.get(self.arrays_key), node)))
+            message = Message(content, nodes[ask.client], kind, group_id=str(ask.server_round))
+            self._sent.append((message, Sent(ask, models.get(self.arrays_key))))
         return [message for message, _ in self._sent]
 
     def exchange(
@@ -152,37 +151,31 @@ class ClientMessenger:
         """
         before = self.outstanding if late else {}
         messages = list(messages)
-        earlier = {message_id: sent.node for message_id, sent in before.items()}
-        all_sent = [*self.outstanding.values(), *(sent for _, sent in self._sent)]
-        unawaited, hurried = (
-            {sent.node for sent in all_sent if sent.ask.client in clients}
-            for clients in (set(self.failures.silent), self.hurried)
-        )
-        grid, remote = self.grid, self.roll_call.remote
-        given = grid, messages, self.timeout, quorum, earlier, unawaited, hurried
-        exchange = Exchange(*given, expire=remote)
-        asked = {message.metadata.dst_node_id for message in messages}
-        self.failures = self.failures.asked(s.ask for _, s in self._sent if s.node in asked)
+        earlier = {message_id: sent.ask.client for message_id, sent in before.items()}
+        name_of, remote = self.roll_call.name_of, self.roll_call.remote
+        given = self.grid, messages, self.timeout, quorum, earlier, set(self.failures.silent)
+        exchange = Exchange(*given, self.hurried, name_of=name_of, expire=remote)
+        asked = {name_of(message.metadata.dst_node_id) for message in messages}
+        self.failures = self.failures.asked(s.ask for _, s in self._sent if s.ask.client in asked)
         yield from exchange
         if remote:  # simulated clients wait for cores
             self._charge(exchange.seconds)
         left = only(before | self._by_id, exchange.outstanding if exchange.closed else ())
         if late:
             self.outstanding, left = left, {}
-        closed = [sent.node for sent in left.values()]
+        closed = [sent.ask.client for sent in left.values()]
         task = self._sent[0][1].ask.task if self._sent else "train"
-        for nodes, problem, fault in (
+        for clients, problem, fault in (
             (closed, "did not come before the round was closed", Fault.ABSENT),
             (exchange.lost, "cannot come: its node is no longer connected", Fault.ABSENT),
             (exchange.silent, f"did not come within {self.timeout:g} s", Fault.SILENT),
         ):
-            for node in nodes:
-                self.set_aside(self.roll_call.name_of(node), problem, fault, task)
+            for client in clients:
+                self.set_aside(client, problem, fault, task)
 
-    def _charge(self, seconds: Mapping[int, float]) -> None:
+    def _charge(self, seconds: Mapping[str, float]) -> None:
         before = self.hurried
-        named = {self.roll_call.name_of(node): one for node, one in seconds.items()}
-        self.failures = self.failures.waited(named, self.timeout)
+        self.failures = self.failures.waited(seconds, self.timeout)
         if new := self.hurried - before:
             log(WARNING, HURRIED, listed(in_order(new)), SLOW)
 
@@ -196,14 +189,13 @@ class ClientMessenger:
         """Note messages of another strategy, which train one model, to read their replies."""
         self._sent = []
         for message in messages:
-            node = message.metadata.dst_node_id
-            ask = Ask(self.roll_call.name_of(node), ROOT, Role.OWN, server_round)
-            self._sent.append((message, Sent(ask, model, node)))
+            client = self.roll_call.name_of(message.metadata.dst_node_id)
+            self._sent.append((message, Sent(Ask(client, ROOT, Role.OWN, server_round), model)))
         self.failures = self.failures.asked(sent.ask for _, sent in self._sent)
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        sent = {ask: model for ask, model, _ in outstanding if model is not None}
+        sent = {ask: model for ask, model in outstanding if model is not None}
         nodes = self.roll_call.nodes
         messages = self.messages({a: sent[a] for a in sent if a.client in nodes}, config)
         for message in messages:
@@ -222,7 +214,8 @@ class ClientMessenger:
         the client's only ask is the one that it answers.
         """
         by_client = {sent.ask.client: sent for _, sent in reversed(self._sent)}
-        by_id, seen, took = dict[str, Sent](), set[Ask](), dict[str, tuple[float, float]]()
+        by_id, seen = dict[str, Sent](), set[Ask]()
+        megabytes, reading = defaultdict[str, float](float), defaultdict[str, float](float)
         for reply in replies:
             by_id = by_id or self.outstanding | self._by_id  # messages have ids once they are sent
             sender = self.roll_call.name_of(reply.metadata.src_node_id)
@@ -242,12 +235,11 @@ class ClientMessenger:
                 content = reader(sent, reply)
             except BadReplyError as bad:
                 self.set_aside(client, str(bad), bad.fault, task)
-            megabytes, seconds = took.get(client, (0.0, 0.0))
-            seconds += time.perf_counter() - began
-            took[client] = megabytes + metrics_size(reply) / 1e6, seconds
+            megabytes[client] += metrics_size(reply) / 1e6
+            reading[client] += time.perf_counter() - began
             if content is not None:
                 yield sent, content
-        self.failures = self.failures.read(took)
+        self.failures = self.failures.added(megabytes=megabytes, reading=reading)
 
     def replies(self, messages: Iterable[Message]) -> Iterator[tuple[Sent, Reply]]:
         """Each usable reply to an ask about one model, as it comes."""
@@ -297,7 +289,7 @@ class ClientMessenger:
         return taken
 
     def noted_problems(self) -> dict[str, Problem]:
-        """As `drain_problems`, after an exchange other than training; counted in `failures`."""
+        """The drained problems of an exchange other than training, counted in `failures`."""
         problems = self.drain_problems()
         self.failures = self.failures.noted(problems)
         return problems

@@ -13,7 +13,7 @@ in the next.
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, NamedTuple, TypeVar
@@ -112,13 +112,13 @@ class RollCall:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """By client that is connected."""
+        """Node id of each connected client."""
         members = self._are(Member).items()
         return {one.client: node for node, one in members if node in self._live}
 
     @property
     def facts(self) -> dict[str, Mapping[str, Any]]:
-        """By client, also while it is not connected."""
+        """Facts of each client, also while it is not connected."""
         return {one.client: one.facts for one in self._are(Member).values()}
 
     @property
@@ -222,7 +222,7 @@ class RollCall:
 
     def _look(self, grid: Grid) -> Set[int]:
         """Forget the nodes that are gone; the connected ones that were never asked."""
-        if grid is not self.grid:  # whose node ids may be other clients' here
+        if grid is not self.grid:  # the same node ids may be other clients there
             self.grid, self.remote, self._can_ask = grid, is_remote(grid), bool(self.asks)
             if self.asks is None:
                 self._can_ask = has_function(grid, ROLL_CALL, if_unknown=False)
@@ -314,16 +314,21 @@ class RollCall:
 
     def _log_refused(self) -> None:
         if self.simulated and not self.nodes:
-            return  # nobody takes part: this ends the run, with the reasons
+            return  # no client takes part: this ends the run, with the reasons
         for one in self.refused.values():
             self._log.note(WARNING, CANNOT_TAKE_PART, one.client, one.reason)
         self._log.flush()
 
     def _too_few(self, at_least: int) -> str:
-        reasons, count = by_reason(self.refused.values()), len(self.nodes)
+        reasons, count = defaultdict[str, list[str]](list), len(self.nodes)
+        for one in self.refused.values():
+            reasons[one.reason].append(one.client)
         if not count and len(reasons) == 1:
             return next(iter(reasons))
-        refused = [f"{listed(names, 5)}: {reason.rstrip('.')}" for reason, names in reasons.items()]
+        refused = [
+            f"{listed(in_order(names), 5)}: {reason.rstrip('.')}"
+            for reason, names in reasons.items()
+        ]
         gone = in_order(self.facts.keys() - self.nodes.keys())
         details = {"connected": self.clients, "refused": refused, "disconnected": gone}
         named = {w: listed(names, 3, longest=300) for w, names in details.items() if names}
@@ -342,10 +347,3 @@ class RollCall:
                 f"fewer: {fewer}"
             )
         return f"This run needs {at_least} clients and has {count}{known}. {advice}"
-
-
-def by_reason(refused: Iterable[Refused]) -> dict[str, tuple[str, ...]]:
-    clients = defaultdict[str, list[str]](list)
-    for one in refused:
-        clients[one.reason].append(one.client)
-    return {reason: in_order(names) for reason, names in clients.items()}

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cflower.algorithm.placement import Placement, descend
 from cflower.algorithm.tree import ROOT, Cluster
 from cflower.algorithm.weights import Vector
+from cflower.data.examples import ClientData
 from cflower.data.own_data import load_own_data
-from cflower.data.prepared import ClientData
 from cflower.data.settings import DataSettings
 from cflower.errors import ConfigError, DataError, RunFolderError
 from cflower.learning.models import arrays_of

@@ -1,9 +1,9 @@
 """The server's side of permuted weights: clients with one seed, and the first model from them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import WARNING
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -22,6 +22,7 @@ from cflower.ordering import line, listed, only
 from cflower.seeding import generator
 
 FIRST_MODEL = "query.first_model"
+Arrays = tuple[NDArray[Any], ...]
 NOT_PERMUTED = (
     "its seed-file makes it permute its weights, but this run has privacy = 'none'; "
     "set privacy = 'permutation'"
@@ -59,14 +60,6 @@ def seed_check(
     return problem_with
 
 
-class Candidate(NamedTuple):
-    """A first model, and the clients that sent it."""
-
-    arrays: ArrayRecord
-    weights: tuple[NDArray[Any], ...]
-    clients: list[str]
-
-
 def ask_first_model(
     grid: Grid, roll_call: RollCall, layout: Layout, about: ConfigRecord | None = None
 ) -> ArrayRecord:
@@ -79,62 +72,49 @@ def ask_first_model(
     part. `FederationError` if no client sends a model that fits the layout, which no permutation
     changes, or if most of them do not agree.
     """
-    there = roll_call.clients
+    there, problem = roll_call.clients, "no client is connected"
     order = generator(roll_call.seed, "first-model").permutation(len(there)).tolist()
-    clients = [there[i] for i in order]
-    problem, candidates = "no client is connected", list[Candidate]()
-    for first in range(0, len(clients), VOICES):
-        asked = clients[first : first + VOICES]
-        for client, answer in first_models(grid, roll_call, layout, asked, about).items():
-            if isinstance(answer, str):
-                problem = line(answer)
-                log(WARNING, "No first model: %s.", problem)
-            elif alike := [c for c in candidates if all(map(same_weights, c[1], answer[1]))]:
-                alike[0].clients.append(client)
-            else:
-                candidates.append(answer)
-        sent = sum(len(one.clients) for one in candidates)
-        agreed = max(candidates, key=lambda one: len(one.clients), default=None)
-        over = first + VOICES >= len(clients)
-        if agreed and 2 * len(agreed.clients) > sent and (sent > 1 or over):
-            others = [name for one in candidates if one is not agreed for name in one.clients]
-            roll_call.refuse(dict.fromkeys(others, OTHER_MODEL))
-            return agreed.arrays
-    if candidates:
-        groups = " against ".join(listed(one.clients, 5) for one in candidates)
+    models, alike = dict[str, tuple[ArrayRecord, Arrays]](), dict[str, tuple[str, ...]]()
+    for first in range(0, len(order), VOICES):
+        asked = [there[i] for i in order[first : first + VOICES]]
+        silent = f"did not answer within {roll_call.timeout:g} s"
+        problems = {client: f"{client} {silent}" for client in asked}
+        for client, reply in first_models(grid, roll_call, asked, about or ConfigRecord()):
+            try:
+                arrays = the_one(ArrayRecord, content_of(reply))
+                models[client] = arrays, layout.weights(arrays)
+                del problems[client]
+            except BadReplyError as bad:
+                problems[client] = f"the reply of {client} {bad}"
+        for problem in map(line, problems.values()):
+            log(WARNING, "No first model: %s.", problem)
+        for client, (_, weights) in models.items():
+            alike[client] = tuple(n for n in models if same_weights(weights, models[n][1]))
+        agreed = max(alike.values(), key=len, default=())
+        over = first + VOICES >= len(order)
+        if 2 * len(agreed) > len(models) and (len(models) > 1 or over):
+            roll_call.refuse(dict.fromkeys(models.keys() - agreed, OTHER_MODEL))
+            return models[agreed[0]][0]
+    if models:
+        groups = " against ".join(listed(group, 5) for group in dict.fromkeys(alike.values()))
         raise FederationError(f"The clients' first models differ: {groups}. {SAME_MODEL}")
     raise FederationError(f"No client gave a first model; the last one asked: {problem}.")
 
 
 def first_models(
-    grid: Grid,
-    roll_call: RollCall,
-    layout: Layout,
-    asked: Sequence[str],
-    about: ConfigRecord | None,
-) -> dict[str, Candidate | str]:
-    """The model of each of these clients, or why there is none."""
-    seconds = roll_call.timeout
-    answers: dict[str, Candidate | str] = {
-        name: f"{name} did not answer within {seconds:g} s" for name in asked
-    }
-    nodes = {node: name for name, node in only(roll_call.nodes, asked).items()}
-    config = about or ConfigRecord()
+    grid: Grid, roll_call: RollCall, asked: Sequence[str], about: ConfigRecord
+) -> Iterator[tuple[str, Message]]:
+    """The reply of each of these clients."""
     messages = [
-        Message(RecordDict({"config": config}), node, FIRST_MODEL, group_id="first-model")
-        for node in nodes
+        Message(RecordDict({"config": about}), node, FIRST_MODEL, group_id="first-model")
+        for node in only(roll_call.nodes, asked).values()
     ]
-    exchange = Exchange(grid, messages, seconds)
+    exchange = Exchange(grid, messages, roll_call.timeout, name_of=roll_call.name_of)
     for reply in exchange:
-        client = nodes[exchange.recipients[reply.metadata.reply_to_message_id]]
-        try:
-            arrays = the_one(ArrayRecord, content_of(reply))
-            answers[client] = Candidate(arrays, layout.weights(arrays), [client])
-        except BadReplyError as problem:
-            answers[client] = f"the reply of {client} {problem}"
-    return answers
+        yield exchange.recipients[reply.metadata.reply_to_message_id], reply
 
 
-def same_weights(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_weights(one: Arrays, other: Arrays) -> bool:
     """Whether values are the same but for the rounding of another processor."""
-    return bool(np.allclose(one, other, rtol=1e-3, atol=1e-6))
+    pairs = zip(one, other, strict=True)
+    return all(np.allclose(ours, theirs, rtol=1e-3, atol=1e-6) for ours, theirs in pairs)

@@ -17,8 +17,8 @@ import numpy as np
 from cflower.algorithm.criteria import Decision, Outcome
 from cflower.algorithm.state import CFLState
 from cflower.errors import RunFolderError
+from cflower.messages.claims import most_common
 from cflower.messages.client_names import PREPARATION
-from cflower.messages.data_spec import most_common
 from cflower.ordering import line as one_line
 from cflower.ordering import listed
 from cflower.recording.progress import print_to_log
@@ -43,7 +43,6 @@ from cflower.runs.records import (
     Examples,
     File,
     FileRecord,
-    LeadingMetric,
     Summary,
 )
 from cflower.runs.report import REPORT, write_report
@@ -158,8 +157,7 @@ class Recorder(Observer):
         text = json.dumps(dict(config or {}), default=str, ensure_ascii=False)
         self.config = json.loads(text.encode(errors="replace"))  # such as a path that is no text
         self._summary: Summary | None = None
-        labels = {"app": str(app or app_name()), "name": str(name or "")}
-        self._labels = {key: one_line(label) for key, label in labels.items()}
+        self._labels = {"app": one_line(app or app_name()), "name": one_line(name or "")}
         self.baselines: dict[str, BaselineLine | None] | None = None
         self.num_bytes: int | None = None
         self._resumes, self._may_change = bool(resume), {*MAY_CHANGE, *may_change}
@@ -412,7 +410,7 @@ class Recorder(Observer):
             run_id=self.path.name,
             rounds=num_rounds,
             seed=self._run.settings["seed"],
-            metric=LeadingMetric.of(report.metric),
+            metric=report.metric._replace(above_one=False),
             baselines=self.baselines,
             bytes=self.num_bytes,
             class_names=self._classes,
@@ -428,7 +426,7 @@ class Recorder(Observer):
 
 
 def shape_of(state: CFLState) -> object:
-    """What the clusters are and who is in them: equal as long as neither changes.
+    """The clusters and their members: equal as long as neither changes.
 
     Of many clients only the former: Algorithm 4 may place some in every round.
     """

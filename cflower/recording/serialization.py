@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState
+from cflower.algorithm.state import CFLState, Move
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Weights
 from cflower.messages.claims import PREVIEW
@@ -23,7 +23,6 @@ from cflower.runs.records import (
     ClientLine,
     ClusterLine,
     Line,
-    MoveLine,
     Tree,
     TrialLine,
 )
@@ -60,20 +59,14 @@ def member_fields(report: RoundReport, cluster: str) -> dict[str, Any]:
     outstanding = {sent.ask.client: sent.ask.server_round for sent in report.outstanding}
     present = set().union(report.measured, report.problems, report.late, outstanding)
     own = report.trained.among(present, cluster)
-    state = report.state
+    state, training_cluster = report.state, report.state.tree.training_cluster
     placed = only(state.placed, report.trained.among(state.placed, cluster))
     now = [move for move in state.moves if move.server_round == report.server_round]
     return {
-        "moves": [MoveLine.of(move) for move in now if move.origin == cluster],
+        "moves": [move for move in now if move.origin == cluster],
         "placed": [
-            MoveLine(
-                server_round=report.server_round,
-                client=client,
-                origin=step.cluster,
-                target=state.tree.training_cluster(client).name,
-                reason=str(step),
-            )
-            for client, step in placed.items()
+            Move(report.server_round, c, step.cluster, training_cluster(c).name, str(step))
+            for c, step in placed.items()
         ],
         "clients": {name: client_values(one) for name, one in only(report.measured, own).items()},
         "problems": only(report.problems, own),

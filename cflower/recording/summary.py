@@ -14,7 +14,6 @@ from cflower.runs.records import (
     TRIAL_STATUS,
     ClientLine,
     Line,
-    MoveLine,
     PersonalLine,
     RefusedLine,
     ServedBy,
@@ -32,14 +31,14 @@ ADVICE = {
     "whether clients do better alone.",
     Outcome.CONTENT: "`cflower try` shows whether clients do better alone.",
 }
-"""What may help a run without a split, by the last decision on the root."""
+"""Advice for a run without a split, by the last decision on the root."""
 START = "leaf"
 """The model from which members train in a personal step."""
 
 
 @dataclass
 class RunSoFar:
-    """What the lines of ``rounds.jsonl`` say together."""
+    """The figures that the lines of ``rounds.jsonl`` add up to."""
 
     members: dict[str, list[str]] = field(default_factory=dict)
     """The members of each cluster in its newest line."""
@@ -89,7 +88,7 @@ class RunSoFar:
             refused=self.refused,
             not_split=getattr(report, "advice", "") or why_not_split(tree, self.root),
             left_out=only(self.left_out, in_order(self.left_out)),
-            moves=list(map(MoveLine.of, state.moves)),
+            moves=list(state.moves),
             common_rounds=tree.root.rounds,
             central=self.last.central if self.last else {},
             problems=only(failures.problems, in_order(failures.problems)),
@@ -207,11 +206,9 @@ def rand_index(groups: Mapping[str, int | str], tree: ParameterTree) -> float:
         return sum(count * (count - 1) for count in Counter(zip(*sides, strict=True)).values())
 
     true = [str(group) for group in groups.values()]
-    found = [tree.leaf_of(name).name for name in groups]
-    both, by_group, by_leaf = pairs(true, found), pairs(true), pairs(found)
+    leaves = [tree.leaf_of(name).name for name in groups]
+    both, by_group, by_leaf = pairs(true, leaves), pairs(true), pairs(leaves)
     if both == by_group == by_leaf:
         return 1.0
-    neither = len(groups) * (len(groups) - 1) - by_group - by_leaf + both
-    split, joined = by_group - both, by_leaf - both
-    apart, unlike = split + neither, joined + neither
-    return 2 * (both * neither - split * joined) / (by_group * apart + by_leaf * unlike)
+    every, chance = len(groups) * (len(groups) - 1), by_group * by_leaf
+    return 2 * (both * every - chance) / ((by_group + by_leaf) * every - 2 * chance)

@@ -30,7 +30,7 @@ from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
-CHECKPOINT_FORMAT = "cflower-checkpoint-14"
+CHECKPOINT_FORMAT = "cflower-checkpoint-15"
 KEPT = 2
 LARGE_CHECKPOINTS = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""

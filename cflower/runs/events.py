@@ -1,20 +1,19 @@
-"""What happened in a run beside splits: clients that came or moved, clusters that opened."""
+"""Events of a run other than splits: clients that came or moved, clusters that opened."""
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from cflower.algorithm.state import Move
 from cflower.algorithm.tree import ROOT
 from cflower.ordering import LONGEST_TEXT, counted, in_order, listed
 from cflower.runs.record import RunRecord
-from cflower.runs.records import MoveLine
 
 MOST_IN_EVENT = 6
 """Clients named in the sentence of an event."""
 
 
 class Event(NamedTuple):
-    """One event in one round."""
-
     round: int
     kind: str
     """``"joined"`` the run, ``"opened"`` a cluster, or ``"moved"``."""
@@ -28,21 +27,20 @@ def events(run: RunRecord) -> list[Event]:
     return sorted([*joined(run), *opened(run), *moved(run)], key=lambda event: event.round)
 
 
-def joined(run: RunRecord) -> list[Event]:
+def joined(run: RunRecord) -> Iterator[Event]:
     """The clients that came after the first round."""
-    known, found = set[str](), list[Event]()
+    known = set[str]()
     for number, lines in groupby(run.verdicts, lambda line: line.round):
         here = {name for line in lines for name in line.members}
         if known and (new := in_order(here - known)):
             text = f"{counted(len(new), 'client')} joined the run: {listed(new, MOST_IN_EVENT)}"
-            found.append(Event(number, "joined", ROOT, new, text))
+            yield Event(number, "joined", ROOT, new, text)
         known |= here
-    return found
 
 
 def newcomers(run: RunRecord) -> str:
     """The clients that came after the first round, in a sentence; empty without any."""
-    came = joined(run)
+    came = list(joined(run))
     if not came:
         return ""
     names = {name for event in came for name in event.clients}
@@ -55,24 +53,21 @@ def newcomers(run: RunRecord) -> str:
     return f"{text}."
 
 
-def opened(run: RunRecord) -> list[Event]:
+def opened(run: RunRecord) -> Iterator[Event]:
     """The clusters that no split made: for clients that resemble no other cluster."""
     split = {(line.round, child) for line in run.lines for child in line.children}
-    found = []
     for name, cluster in run.clusters.items():
         if name == ROOT or (cluster.born, name) in split or name not in run.by_cluster:
             continue
         first = tuple(run.by_cluster[name][0].members)
         text = f"cluster {name} opened for {listed(first, MOST_IN_EVENT)}, which resembled no other"
-        found.append(Event(cluster.born, "opened", name, first, text))
-    return found
+        yield Event(cluster.born, "opened", name, first, text)
 
 
-def moved(run: RunRecord) -> list[Event]:
+def moved(run: RunRecord) -> Iterator[Event]:
     """The moves of clients, those of one round to the same cluster together."""
-    found = []
 
-    def way(move: MoveLine) -> tuple[int, str, str]:
+    def way(move: Move) -> tuple[int, str, str]:
         return move.server_round, move.origin, move.target
 
     for (number, origin, target), group in groupby(sorted(run.summary.moves, key=way), way):
@@ -80,5 +75,4 @@ def moved(run: RunRecord) -> list[Event]:
         names, reasons = [move.client for move in moves], {move.reason: 0 for move in moves}
         text = f"{listed(names, MOST_IN_EVENT)} moved from {origin} to {target}"
         text += f": {listed(reasons, 2, LONGEST_TEXT)}"
-        found.append(Event(number, "moved", target, tuple(names), text))
-    return found
+        yield Event(number, "moved", target, tuple(names), text)

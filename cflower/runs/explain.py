@@ -4,7 +4,7 @@ For other thresholds the norm criterion is applied again to what was recorded. O
 verdict that differs from the recorded run is certain: from there on it would go another way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from operator import attrgetter
@@ -38,7 +38,7 @@ class Explanation(NamedTuple):
     clusters: dict[str, str]
     """A paragraph on each cluster."""
     events: Sequence[str] = ()
-    """A sentence on each event beside splits: clients that came or moved, clusters that opened."""
+    """A sentence on each event other than a split: clients that came or moved, new clusters."""
     asked: str = ""
     """The question about other thresholds, if there is one."""
 
@@ -89,18 +89,16 @@ def story(run: RunRecord, cluster: str) -> str:
     return "\n  ".join(sentences)
 
 
-def arrivals(run: RunRecord, cluster: str) -> list[str]:
+def arrivals(run: RunRecord, cluster: str) -> Iterator[str]:
     """A sentence for each round in which Algorithm 4 placed clients in a cluster, with a reason."""
     came = [one for line in run.lines for one in line.placed if one.target == cluster]
     born = run.born(cluster) if cluster in run.clusters else None
-    found = []
     for server_round, some in groupby(sorted(came, key=ROUND), ROUND):
         first, *others = some
         clients = listed([first.client, *(one.client for one in others)], MOST_ARRIVALS)
         reason = f"{'of the first: ' if others else ''}{first.reason}"
         verb = "opened by" if server_round == born else "joined by"
-        found.append(f"round {server_round}, {verb} {clients}: {reason}")
-    return found
+        yield f"round {server_round}, {verb} {clients}: {reason}"
 
 
 def span(lines: list[Line]) -> str:

@@ -9,7 +9,7 @@ from cflower.metric import ACCURACY, Metric, direction_of, leader_among
 from cflower.ordering import counted, listed
 from cflower.pooled import POOLED
 from cflower.runs.answer import advice, answer
-from cflower.runs.records import BaselineLine, LeadingMetric, Summary
+from cflower.runs.records import BaselineLine, Summary
 from cflower.runs.ways import BASELINES, Ways
 from cflower.strategy.round_log import outcome_of
 
@@ -42,7 +42,7 @@ def led_by(summary: Summary, name: str) -> Summary:
     metric = chosen_metric(name, metrics_of(summary))
     clients = {n: one.model_copy(update={"levels": {}}) for n, one in summary.clients.items()}
     others = {
-        "metric": LeadingMetric(name=metric.name, higher_is_better=metric.higher_is_better),
+        "metric": metric,
         "clients": clients,
         "baselines": {key: BaselineLine() for key in summary.measured},
     }

@@ -20,7 +20,7 @@ from cflower.algorithm.projection import Projection
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.errors import RunFolderError
-from cflower.messages.data_spec import DataSpec
+from cflower.messages.claims import DataSpec
 from cflower.messages.layout import Layout
 from cflower.messages.own_models import restored
 from cflower.metric import Metric
@@ -43,7 +43,7 @@ from cflower.runs.run_files import FileContent, printable, read_lines, read_reco
 from cflower.runs.ways import Ways
 
 MOST_HEADER = 10**8
-"""Bytes of a file of arrays beside the arrays."""
+"""Bytes of a file of arrays in addition to the arrays."""
 
 
 class RecordedMatrix(NamedTuple):
@@ -277,12 +277,11 @@ class RunRecord:
         for leaf in self.leaves if len(self.leaves) > 1 else ():
             lines, name = self.by_cluster.get(leaf, []), self.metric.name
             means[leaf] = {one.round: one.metrics[name] for one in lines if name in one.metrics}
-        found = {}
-        for cluster, by_round in means.items():
-            if (best := self.metric.best(by_round.values())) is not None:
-                first = next(number for number, mean in by_round.items() if mean == best)
-                found[cluster] = first, float(best)
-        return found
+        choose = max if self.metric.higher_is_better else min
+        best = {c: choose(of, key=of.__getitem__) for c, of in means.items() if of}
+        return {
+            cluster: (number, float(means[cluster][number])) for cluster, number in best.items()
+        }
 
     @cached_property
     def leaves(self) -> list[str]:

@@ -6,13 +6,19 @@ A field without a default must be in its file. docs/reference/run-folder.md desc
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from functools import cache
 from operator import not_
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter
+from pydantic import (
+    BaseModel,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from cflower.algorithm.criteria import Outcome
+from cflower.algorithm.state import Move
 from cflower.algorithm.tree import ROOT, Status
 from cflower.metric import Metric
 from cflower.pooled import Pooled
@@ -34,6 +40,7 @@ Number = int | float
 Round = Annotated[int, Field(ge=0, le=10**6)]
 Label = Annotated[str, Field(max_length=LONGEST_LABEL)]
 Metrics = dict[str, Number]
+MoveLine = Annotated[Move, PlainSerializer(Move._asdict)]
 
 
 class File(StrEnum):
@@ -83,14 +90,6 @@ class Config(FileRecord):
     seed: int = 0
     permutation: str = Field("", exclude_if=not_)
     """The commitment to the clients' secret; empty if the models are not permuted."""
-
-
-class MoveLine(Record):
-    server_round: int
-    client: str
-    origin: str
-    target: str
-    reason: str
 
 
 class Line(Record):
@@ -149,9 +148,13 @@ class ServedBy(Record):
 
 
 class Measured(Record, extra="allow"):
-    """A record with metrics as further fields."""
+    """A record with metrics as further fields; those that were not set are not written."""
 
     __pydantic_extra__: dict[str, Number | None] = Field(init=False)
+
+    @model_serializer(mode="wrap")
+    def _known(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {k: v for k, v in write(self).items() if k in self.model_fields_set}
 
     @property
     def figures(self) -> dict[str, Number | None]:
@@ -162,7 +165,7 @@ class ClientLine(Measured):
     """A client in the summary."""
 
     cluster: str
-    """Empty without one, see `Summary.not_placed`."""
+    """Its leaf; empty for a client in no cluster, see `Summary.not_placed`."""
     num_examples: Number | None = None
     held_out: Number | None = None
     """The examples that its figures are of."""
@@ -195,9 +198,9 @@ class BaselineLine(Measured):
     spread: Number | None = None
     rounds: int = 0
     trainings: Number | None = None
-    """Of a client, on average."""
+    """Mean number of trainings of a client."""
     bytes: int | None = None
-    """Of the arrays that were sent."""
+    """Bytes of the arrays that were sent."""
     by_round: list[Number | None] = []
     clients: Metrics = {}
     held_out: Number | None = None
@@ -219,23 +222,6 @@ class PersonalLine(Record):
     evaluations: int = 0
 
 
-class LeadingMetric(Record):
-    name: str
-    higher_is_better: bool
-
-
-@cache
-def known_lines(kind: type[Measured]) -> TypeAdapter[Any]:
-    """Writes records by name, each without fields of which nothing is known."""
-    lines: Any = dict[str, kind | None] | None  # type: ignore[valid-type]
-    return TypeAdapter(lines)
-
-
-def write_known(kind: type[Measured]) -> PlainSerializer:
-    """As `known_lines`, for a field of a record."""
-    return PlainSerializer(lambda lines: known_lines(kind).dump_python(lines, exclude_unset=True))
-
-
 class Summary(FileRecord):
     FILE: ClassVar = File.SUMMARY
 
@@ -243,7 +229,7 @@ class Summary(FileRecord):
     finished: bool = False
     rounds: int
     seed: int | None = None
-    metric: LeadingMetric = LeadingMetric(name="accuracy", higher_is_better=True)
+    metric: Annotated[Metric, PlainSerializer(Metric.as_json)] = Metric()
     selection: str = "leaf"
     decided_by: str = "none"
     clusters: dict[str, list[str]]
@@ -255,29 +241,28 @@ class Summary(FileRecord):
     """The clients in no cluster: no usable update of theirs has come."""
     moves: list[MoveLine] = []
     common_rounds: int = 0
-    clients: Annotated[dict[str, ClientLine], write_known(ClientLine)]
+    clients: dict[str, ClientLine]
     metrics: Metrics = {}
     pooled: dict[str, Pooled] = {}
     """The figures of all clients' examples together, by model: ``own``, ``fl``, and each leaf."""
     class_names: list[str] = []
-    """Of `pooled`, where they are known."""
+    """Names of the classes in `pooled`, where they are known."""
     fairness: dict[str, Fairness] = {}
     personal: dict[str, PersonalLine] = {}
     central: Metrics = {}
     groups: dict[str, Any] | None = None
     adjusted_rand_index: Number | None = None
-    baselines: Annotated[dict[str, BaselineLine | None] | None, write_known(BaselineLine)] = None
+    baselines: dict[str, BaselineLine | None] | None = None
     bytes: int | None = None
-    """Of the arrays that the run sent, where `cflower try` counted them."""
+    """Bytes of the arrays that the run sent, where `cflower try` counted them."""
     problems: dict[str, int] = {}
     excluded: dict[str, str] = {}
 
     @property
     def leading(self) -> Metric:
         """The metric that leads; no share if the clients' values are above 1."""
-        metric = Metric(self.metric.name, self.metric.higher_is_better)
-        values = [client.figures.get(metric.name) for client in self.clients.values()]
-        return metric.seen(value for value in values if value is not None)
+        values = [client.figures.get(self.metric.name) for client in self.clients.values()]
+        return self.metric.seen(value for value in values if value is not None)
 
     @property
     def lasting(self) -> list[SplitLine]:

@@ -51,11 +51,8 @@ def find_run(output_dir: Path, run: str = "") -> Path:
         raise RunFolderError(f"The folder {given} has no {File.CONFIG}: it is not a run folder.")
     newest = ", ".join(path.name for path in (matching or there)[-3:])
     raise RunFolderError(
-        f"{len(matching)} runs in {output_dir} have the name {run!r} or an id that begins so, the "
-        f"newest are {newest}: give more of the id."
-        if matching
-        else f"No run in {output_dir} has the name {run!r} or an id that begins so. The newest: "
-        f"{newest}."
+        f"{len(matching) or 'No'} runs in {output_dir} have the name {run!r} or an id that begins "
+        f"so: give the whole id of one, such as the newest: {newest}."
     )
 
 
@@ -91,12 +88,12 @@ def check_format(run: str, text: str) -> None:
     """Refuse a run of another version of cflower, by its ``config.json``."""
     try:
         begun = json.loads(text)
-        found, writer = begun.get("format", 1), printable(begun["versions"]["cflower"])
+        other, writer = begun.get("format", 1), printable(begun["versions"]["cflower"])
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        return  # it is damaged, and that is said
-    if found != FORMAT:
+        return  # it is damaged, which `record_in` reports
+    if other != FORMAT:
         raise OtherVersionError(
-            f"The run {run} is in format {found} of run folders, of cflower {writer}; this version "
+            f"The run {run} is in format {other} of run folders, of cflower {writer}; this version "
             f"reads format {FORMAT}. Open it with the version that wrote it, or run it again."
         )
 

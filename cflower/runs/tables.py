@@ -12,21 +12,18 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from cflower.algorithm.tree import ROOT, Status
+from cflower.algorithm.tree import ROOT
 from cflower.metric import Metric
-from cflower.ordering import counted, in_order, listed, only
-from cflower.pooled import POOLED, Pooled
+from cflower.ordering import counted, in_order, line, listed, only
+from cflower.pooled import POOLED, Pooled, Share
 from cflower.runs.findings import finding
 from cflower.runs.records import ClusterLine, Summary, bodies
-from cflower.runs.together import by_class, is_shown, sentences
 from cflower.runs.ways import KINDS, LITERATURE, Ways
 
 MANY = 25
 """Clients above which the table is by cluster."""
-TRIALS: dict[str | None, str] = {
-    Status.CONFIRMED: ", confirmed",
-    None: "",
-}
+INTERVALS = "95% intervals, as if the examples were drawn at random"
+SHOWN = {"auc": "AUC", "f1": "macro F1", "accuracy": "accuracy"}
 
 
 class Printed(StringIO):
@@ -88,7 +85,7 @@ def cluster_tree(summary: Summary, clusters: Mapping[str, ClusterLine]) -> Tree:
         cluster = clusters[name]
         text = f"cluster {name}: {counted(len(cluster.members), 'client')}"
         if split := splits.get(name):
-            text += f", split in round {split.round}{TRIALS[split.trial]}"
+            text += f", split in round {split.round}{', confirmed' if split.trial else ''}"
         elif not cluster.children:
             text += members_in_words(cluster.members, ways, summary.pooled.get(name))
         if len(leaves := shared.get(name, [])) > 1:
@@ -124,20 +121,18 @@ def model_tables(summary: Summary, *, every: bool = False) -> Group:
 
 def client_table(ways: Ways) -> Table:
     """One row for each client; * marks the best of its models."""
-    summary, rows = ways.summary, []
-    for name, client in ways.clients.items():
-        level = client.best_cluster if summary.selection == "best" else None
-        rows.append(
-            {
-                "client": name,
-                "held\nout": shown(client.held_out, "g"),
-                "cluster": client.cluster or "-",
-                **scores(ways, [ways[key].values.get(name) for key in columns(ways)]),
-                "model\nof": shown(level),
-                "own\nshare": shown(client.share, ".0%"),
-                "true\ngroup": shown((summary.groups or {}).get(name)),
-            }
-        )
+    rows = [
+        {
+            "client": row["name"],
+            "held\nout": shown(row["examples"], "g"),
+            "cluster": shown(row["cluster"]),
+            **scores(ways, [row[key] for key in columns(ways)]),
+            "model\nof": shown(row["level"]),
+            "own\nshare": shown(row["share"], ".0%"),
+            "true\ngroup": shown(row["group"]),
+        }
+        for row in map(ways.row, ways.clients)
+    ]
     return table_of(f"client × model ({ways.metric.name}, * = best)", rows)
 
 
@@ -210,3 +205,61 @@ def starred(values: Iterable[float | None], metric: Metric) -> list[str]:
     best = metric.best(value for value in values if value is not None)
     marks = {best: "*", None: " "}
     return [metric.in_words(value) + marks.get(value, " ") for value in values]
+
+
+def is_shown(summary: Summary) -> bool:
+    """Whether they are shown without being asked for: of two classes, or if one of them leads."""
+    line = summary.pooled.get("own")
+    return line is not None and (len(line.classes) == 2 or summary.metric.name in POOLED)
+
+
+def sentences(summary: Summary) -> list[str]:
+    """The figures of the models that serve the clients, and of the common one if it is another."""
+    own, common = summary.pooled.get("own"), summary.pooled.get("fl")
+    lines = [in_one_sentence(own)] if own else []
+    return (
+        [*lines, f"The common model: {in_one_sentence(common)}"]
+        if common and summary.lasting
+        else lines
+    )
+
+
+def in_one_sentence(pooled: Pooled) -> str:
+    """AUC, macro F1 and accuracy with their intervals."""
+    figures = {name: getattr(pooled, key) for key, name in SHOWN.items()}
+    words = [f"{name} {share_in_words(figure)}" for name, figure in figures.items() if figure]
+    return f"All {pooled.examples} held-out examples of {pooled.clients} clients together: " + (
+        f"{', '.join(words)} ({INTERVALS})."
+    )
+
+
+def by_class(summary: Summary, pooled: Pooled) -> list[dict[str, str]]:
+    """A row for each class, by heading."""
+    names = summary.class_names
+    names = (
+        names if len(names) == len(pooled.classes) else list(map(str, range(len(pooled.classes))))
+    )
+    return [
+        {
+            "class": line(name),
+            "held out": str(one.examples),
+            "clients with it": f"{one.clients} of {pooled.clients}",
+            "sensitivity": share_in_words(one.sensitivity),
+            "specificity": share_in_words(one.specificity),
+            "precision": share_in_words(one.precision),
+            "F1": "-" if one.f1 is None else f"{one.f1:.1%}",
+        }
+        for name, one in zip(names, pooled.classes, strict=True)
+    ]
+
+
+def share_in_words(figure: Share | None) -> str:
+    """A share and its interval.
+
+    >>> share_in_words(Share(0.5, [0.25, 0.75]))
+    '50.0% (25.0-75.0)'
+    """
+    if figure is None:
+        return "-"
+    low, high = figure.interval
+    return f"{figure.value:.1%} ({100 * low:.1f}-{100 * high:.1f})"

@@ -14,7 +14,7 @@ from cflower.metric import Metric
 from cflower.ordering import counted, in_order, only
 from cflower.pooled import POOLED
 from cflower.robust.robust_mean import limited
-from cflower.runs.records import BaselineLine, Fairness, Number, Summary
+from cflower.runs.records import BaselineLine, ClientLine, Fairness, Number, Summary
 from cflower.strategy.reports import FinalReport
 
 
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     heading: str
     """Above a column, in at most two lines."""
     needs: str = ""
-    """What a method needs, where it is advised."""
+    """How to get the method, where it is advised."""
 
 
 KINDS = {
@@ -70,11 +70,11 @@ class Way(NamedTuple):
     words: str
     needs: str
     mean: Number | None
-    """Of the leading metric over all clients."""
+    """Mean of the leading metric over all clients."""
     values: Mapping[str, Number]
     """The leading metric of each client, as far as it was measured."""
     trainings: Number | None = None
-    """Of a client, on average."""
+    """Mean number of trainings of a client."""
     num_bytes: int | None = None
     """Sent by the server and the clients."""
 
@@ -99,7 +99,7 @@ class Ways:
             self._ways[key] = self._way(key, mean, line.clients, *cost)
 
     def _sent(self, name: str, instead: str = "") -> dict[str, Number]:
-        """What clients sent under a name, or under another one where they know only that."""
+        """Each client's value of a metric, or of another one that it has instead."""
         figures = {client: one.figures for client, one in self.clients.items()}
         values = {client: one.get(name, one.get(instead)) for client, one in figures.items()}
         return {client: value for client, value in values.items() if value is not None}
@@ -142,6 +142,19 @@ class Ways:
         ]
         return cast("float | None", mean_over_clients(known).get(""))
 
+    def row(self, name: str) -> dict[str, Any]:
+        """A client's row of the table of clients; ``level``: the cluster whose model it chose."""
+        client, selection = self.clients.get(name, ClientLine(cluster="")), self.summary.selection
+        return {
+            "name": name,
+            "examples": client.held_out,
+            "cluster": client.cluster or None,
+            "level": client.best_cluster if selection == "best" else None,
+            "share": client.share,
+            "group": (self.summary.groups or {}).get(name),
+            **{key: self[key].values.get(name) for key in self.shown},
+        }
+
     def against(self, other: str, key: str = "own") -> "Paired | None":
         """The clients served by one way and by another, which is a baseline."""
         return self.compared(self[other].values, key) if other in self else None
@@ -181,7 +194,7 @@ class Paired(NamedTuple):
     """Number of clients that the first way serves better."""
     worse: int
     clients: int
-    """Of these two, and of those that both serve equally well."""
+    """Number of all of them, with those that both ways serve equally well."""
     held_out: float
     """Examples of all clients, each `limited` to a few usual claims."""
 

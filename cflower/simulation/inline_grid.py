@@ -18,7 +18,7 @@ from cflower.messages.flower import Run, give_id, identify
 
 ClientFunction = Callable[[Message, Context], Message]
 Failure = Exception | SystemExit
-"""What ends a client's function: it may also end its process, as many command lines do."""
+"""An exception that ends a client's function; many command lines end their process."""
 SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 SEEN_AHEAD = 64

@@ -34,7 +34,7 @@ ones twice as many."""
 SMALL = 4 * 10**6
 """Bytes of the arrays of a message of which a worker may get several at once."""
 Done = tuple[Message, RecordDict, Failure | None]
-"""Of a worker: a client's reply, its state for the next message, and its exception."""
+"""The result of a worker: a client's reply, its state for the next message, and its exception."""
 Handful = Sequence[tuple[Message, Context]]
 """Messages of one type with their contexts, which a worker answers one after another."""
 
@@ -103,7 +103,7 @@ class WorkerGrid(InlineGrid):
         return lengths.index(min(lengths))
 
     def _next_for(self, number: int) -> list[Message]:
-        """Messages of one type for a worker; none to a node whose state another one changes."""
+        """Messages of one type for a worker, none to a node that another worker computes for."""
         coming = [*islice(self._pending.values(), 3 * FOR_EACH_WORKER * len(self._workers))]
         busy = {node for node, _ in self._running.values()}
         if not (free := [m for m in coming if m.metadata.dst_node_id not in busy]):
@@ -170,13 +170,12 @@ def _begin(load: Callable[[], ClientFunction], run_id: int, folder: Path) -> Non
 
 
 def _work(handful: Handful) -> dict[str, Done]:
-    """By message id."""
     if look_ahead := getattr(_app, "look_ahead", None):
         look_ahead(handful)
-    found = {}
+    done = {}
     for message, context in handful:
         if not _folder.exists():  # the run was interrupted
             break
         reply, error = answered(_app, message, context)
-        found[message.metadata.message_id] = reply, context.state, error
-    return found
+        done[message.metadata.message_id] = reply, context.state, error
+    return done

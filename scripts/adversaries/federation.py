@@ -13,7 +13,7 @@ from adversaries.attacks import COMES_AND_GOES, NEW_NAMES, Attack, Measured, Mom
 from cflower.algorithm.weights import Vector, Weights
 from cflower.client_app import app as client_app
 from cflower.clients import node
-from cflower.data.prepared import ClientData
+from cflower.data.examples import ClientData
 from cflower.messages.client_names import FACTS, ROLL_CALL
 from cflower.messages.layout import Layout
 from cflower.metric import BRIER

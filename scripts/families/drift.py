@@ -33,8 +33,7 @@ from tables import show, write_table
 
 from cflower.config import RunConfig, read_overrides
 from cflower.data.client_data import load_client_data
-from cflower.data.drift import group_at
-from cflower.data.settings import DataSettings
+from cflower.data.settings import DataSettings, group_at
 from cflower.runs.run_files import read_lines
 from families.drifting import NUM_GROUPS, SCHEMES, Oracle, drift_of
 from families.streams import GENERATED, STREAM, as_of, written

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from cflower import ClusteredFL
 from cflower.algorithm.criteria import NeverSplit
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
-from cflower.data.drift import group_at
+from cflower.data.settings import group_at
 from cflower.ordering import in_order
 
 NUM_ANGLES = 18

@@ -31,8 +31,7 @@ from sklearn.metrics import adjusted_rand_score
 from tables import show, table_of, write_table
 from torch.utils.data import DataLoader, TensorDataset
 
-from cflower.data.examples import Examples
-from cflower.data.prepared import ClientData
+from cflower.data.examples import ClientData, Examples
 from peers import pacfl
 from peers.federation import Federation
 from peers.peers import config_of

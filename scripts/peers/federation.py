@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
-from cflower.data.prepared import ClientData
+from cflower.data.examples import ClientData
 from cflower.data.settings import DataSettings
 from cflower.learning.models import build_model
 from cflower.learning.settings import TrainingSettings

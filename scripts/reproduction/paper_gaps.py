@@ -17,7 +17,7 @@ from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
 from cflower.data.settings import DataSettings
 from cflower.data.shifts import groups_of
-from cflower.messages.data_spec import DataSpec
+from cflower.messages.claims import DataSpec
 from cflower.server_app import initial_model
 from cflower.strategy.reports import FinalReport, RoundReport
 from reproduction.experiment import Experiment, Results, Setting, Watch, separation_gap

@@ -131,7 +131,7 @@ def test_a_run_is_found_by_its_name(runs):
     with edited(runs / "20260101-a" / "config.json") as config:
         config["name"] = "screening"
     assert json.loads(output_of("show", "screening", "--runs", runs, "--json"))["run_id"]
-    assert "has the name 'screen'" in error_of("show", "screen", "--runs", runs)
+    assert "have the name 'screen'" in error_of("show", "screen", "--runs", runs)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_run_is_found_by_its_name(runs):
         *(((command, "1999"), "'1999'") for command in ("report", "explain")),
         (
             ("show", "1999"),
-            "has the name '1999' or an id that begins so. The newest: 20260101-a, 20260102-b.",
+            "begins so: give the whole id of one, such as the newest: 20260101-a, 20260102-b.",
         ),
         (("show", "2026"), "2 runs in"),
         (("show", Path(__file__).parent), "tests/cli has no config.json: it is not a run folder."),

@@ -6,8 +6,8 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
 from cflower.errors import FederationError
+from cflower.messages.claims import most_common
 from cflower.messages.client_names import answer
-from cflower.messages.data_spec import most_common
 from cflower.messages.roll_call import RollCall
 from tests.messages.scripted_grid import ScriptedGrid
 

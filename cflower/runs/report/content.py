@@ -22,11 +22,10 @@ from cflower.runs.findings import (
     why,
 )
 from cflower.runs.record import RunRecord
-from cflower.runs.records import TRIAL_STATUS, ClientLine, Summary, bodies
+from cflower.runs.records import TRIAL_STATUS, Summary, bodies
 from cflower.runs.report.matrices import matrices
 from cflower.runs.report.samples import client_data
-from cflower.runs.tables import method_rows
-from cflower.runs.together import by_class, is_shown, sentences
+from cflower.runs.tables import by_class, is_shown, method_rows, sentences
 from cflower.runs.ways import KINDS, LEVEL
 
 FOLDERS = re.compile(r"(?:~|/|[A-Za-z]:\\)[^:;,]*[/\\](?=[^/\\])")
@@ -138,20 +137,6 @@ def by_round(run: RunRecord, values: Mapping[int, Any]) -> list[Any]:
     return [values.get(number) for number in range(1, run.rounds + 1)]
 
 
-def clients(run: RunRecord) -> list[dict[str, Any]]:
-    """The rows of the table of clients; ``level`` is the cluster whose model the client chose."""
-    ways, summary, shown = run.ways, run.summary, []
-    for name in run.client_names:
-        client = ways.clients.get(name, ClientLine(cluster=""))
-        entry: dict[str, Any] = {"name": name, "examples": client.held_out, "share": client.share}
-        entry |= {"cluster": client.cluster or None, "group": (summary.groups or {}).get(name)}
-        entry |= {key: ways[key].values.get(name) for key in ways.shown}
-        if summary.selection == "best":
-            entry["level"] = client.best_cluster
-        shown.append(entry)
-    return shown
-
-
 def clusters(run: RunRecord) -> list[dict[str, Any]]:
     """The clusters with their members, and the means of these under each model."""
     return [
@@ -207,7 +192,7 @@ def cost(run: RunRecord) -> dict[str, Any]:
 
 
 def trials(run: RunRecord) -> list[dict[str, Any]]:
-    """What clients judged of each split.
+    """The clients' judgement of each split.
 
     ``tested``: whether clients have voted; ``sure``: whether the gain is significant.
     """
@@ -225,11 +210,11 @@ def trials(run: RunRecord) -> list[dict[str, Any]]:
 
 
 def problems(run: RunRecord) -> list[dict[str, Any]]:
-    found: dict[tuple[int, str], list[int]] = {}
+    rounds: dict[tuple[int, str], list[int]] = {}
     for line in run.lines:
         for name, problem in line.problems.items():
-            found.setdefault((run.position[name], problem), []).append(line.round)
-    return [{"client": i, "problem": text, "rounds": found[i, text]} for i, text in sorted(found)]
+            rounds.setdefault((run.position[name], problem), []).append(line.round)
+    return [{"client": i, "problem": text, "rounds": rounds[i, text]} for i, text in sorted(rounds)]
 
 
 def heard(run: RunRecord) -> list[tuple[int, int]]:
@@ -239,9 +224,7 @@ def heard(run: RunRecord) -> list[tuple[int, int]]:
 
 
 def moves(run: RunRecord) -> list[dict[str, Any]]:
-    return [
-        {**move.model_dump(), "client": run.position[move.client]} for move in run.summary.moves
-    ]
+    return [{**move._asdict(), "client": run.position[move.client]} for move in run.summary.moves]
 
 
 def events_of(run: RunRecord) -> list[dict[str, Any]]:
@@ -269,12 +252,12 @@ Make = Callable[[RunRecord], Any]
 NEEDED: Mapping[str, Make] = {
     "run": about,
     "versions": lambda run: run.begun.versions,
-    "clients": clients,
+    "clients": lambda run: list(map(run.ways.row, run.client_names)),
     "clusters": clusters,
     "lines": lines,
     "thresholds": lambda run: only(run.criterion, ["eps1", "eps2"]) or None,
 }
-"""What every section of the page needs."""
+"""The content that every section of the page needs."""
 PARTS: Mapping[str, tuple[Make, Any]] = {
     "trials": (trials, []),
     "personal": (lambda run: personal_steps(run.summary), {}),
@@ -290,4 +273,4 @@ PARTS: Mapping[str, tuple[Make, Any]] = {
     "heard": (heard, []),
     "data": (client_data, None),
 }
-"""What the page can do without, and its value then."""
+"""The content that may fail, and its value then."""
