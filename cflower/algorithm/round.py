@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.aggregation import Sum, TrimmedMean, WeightedMean, trimmed_mean
+from cflower.algorithm.aggregation import Aggregator, Average
 from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.layers import (
@@ -80,9 +80,8 @@ class CFL:
     body: int = 0
     """Number of trained entries that stay common after a split, those before the output layer; 0: a
     split parts all layers."""
-    trim: float = 0.0
-    """Share of each coordinate's values that is left out of the mean at each end, where weights do
-    not count (`trimmed_mean`); 0: none, and the mean is weighted."""
+    aggregator: Aggregator = Average()
+    """How the updates of a cluster become one."""
 
     def asks(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
@@ -163,7 +162,7 @@ class CFL:
         leaves' models as `Projection.project` shortens them.
         """
         tree, known = state.tree, dict(state.known)
-        sums = RoundMeans(self._empty_mean, state.groups)
+        sums = RoundMeans(self.aggregator.empty, state.groups)
         sent, places = dict[str, Middle](), dict[str, Vector]()
         # What is not trained belongs to the body, so to all members of the leaves that share it.
         for leaves in tree.bodies.values() if self.middle else ():
@@ -191,9 +190,6 @@ class CFL:
             means[name] = means[name]._replace(whole=means[name].whole._replace(carried=carried))
             changed.append(replace(tree.clusters[name], sent=kept))
         return replace(state, known=known, tree=tree.update(*changed)), means, places
-
-    def _empty_mean(self) -> Sum:
-        return TrimmedMean(self.trim) if self.trim else WeightedMean()
 
     def _evidence(
         self,
@@ -332,14 +328,9 @@ class CFL:
         return mean.whole._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
-        """Σ w_i Δ_i over these clients, or its projection; their trimmed mean with `trim`."""
-        if self.trim:
-            vectors = [self.projection.projected(known.vector) for known in updates.values()]
-            return trimmed_mean(vectors, self.trim)
-        total = np.zeros(len(next(iter(updates.values())).vector))
-        for weight, known in zip(self._weights(updates), updates.values(), strict=True):
-            total += weight * known.vector
-        return self.projection.projected(total)
+        """These clients' updates in one, Σ w_i Δ_i of eq. 2, or its projection."""
+        vectors = [self.projection.projected(known.vector) for known in updates.values()]
+        return self.aggregator.mean(vectors, self._weights(updates))
 
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
@@ -357,7 +348,8 @@ class CFL:
 
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
-        return num_examples if self.weighting == "examples" and not self.trim else 1.0
+        by_examples = self.weighting == "examples" and self.aggregator.weighted
+        return num_examples if by_examples else 1.0
 
 
 def groups_of(decision: Decision) -> dict[str, int]:
