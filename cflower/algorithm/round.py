@@ -42,6 +42,7 @@ from cflower.algorithm.state import (
     Reply,
     Role,
     RoundResult,
+    Training,
 )
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
@@ -112,13 +113,14 @@ class CFL:
         last round of a run.
         """
         if state.pending is None:
-            return self.run_round(state, replies, server_round, last=last)
+            trainings = (reply for reply in replies if isinstance(reply, Training))
+            return self.run_round(state, trainings, server_round, last=last)
         return state.pending.answered(state, replies, self.metric, self.as_sent)
 
     def run_round(
         self,
         state: CFLState,
-        replies: Iterable[Reply],
+        replies: Iterable[Training],
         server_round: int,
         *,
         last: bool = False,
@@ -153,7 +155,7 @@ class CFL:
         self,
         state: CFLState,
         origins: Mapping[str, Vector],
-        replies: Iterable[Reply],
+        replies: Iterable[Training],
         server_round: int,
     ) -> tuple[CFLState, dict[str, Mean], dict[str, Vector]]:
         """The leaves' mean updates, and the updates that show the place of a client, by name.
@@ -168,7 +170,6 @@ class CFL:
         for leaves in tree.bodies.values() if self.middle else ():
             sent |= dict.fromkeys((leaf.name for leaf in leaves), Middle(leaves))
         for reply in replies:
-            assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
             if state.places_client(reply.ask):
                 places[reply.client] = seen
@@ -342,7 +343,7 @@ class CFL:
         present = without(only(state.known, clients), state.absent)
         return sum(map(self._weight, present.values()))
 
-    def _weight(self, update: KnownUpdate | Reply) -> float:
+    def _weight(self, update: KnownUpdate | Training) -> float:
         """w_i before normalisation."""
         return self.weight_of(update.num_examples) * update.share
 

@@ -63,29 +63,37 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reply:
+    """The reply to an evaluation; `Training` is that to a training."""
+
     ask: Ask
     num_examples: float
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    update: Weights | Update | None = None
-    """Δ_i = θ_i − θ_c, θ_i after local training; None for an evaluation."""
-    norm: float = 0.0
-    """‖Δ_i‖ over all trained entries."""
-    kept: Vector | None = None
-    """Δ_i as `Projection.keep` keeps it."""
-    share: float = 1.0
-    """Fraction of the client's weight that counts in the mean update."""
-    counts: float = 1.0
-    """Fraction of its pull that is left by bounds on its update and its weight."""
-    origin: Weights | None = None
-    """Of a late reply: the model that the client trained."""
 
     @property
     def client(self) -> str:
         return self.ask.client
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Training(Reply):
+    """The reply to a training, with the client's update."""
+
+    update: Weights | Update
+    """Δ_i = θ_i − θ_c, θ_i after local training."""
+    norm: float
+    """‖Δ_i‖ over all trained entries."""
+    kept: Vector
+    """Δ_i as `Projection.keep` keeps it."""
+    share: float = 1.0
+    """Fraction of the client's weight that counts in the mean update."""
+    counts: float = 1.0
+    """Fraction of its pull that is left by bounds on its update and its weight."""
+    origin: Weights | None = None
+    """The model that the client trained; only of a late reply."""
+
+
 class KnownUpdate(NamedTuple):
-    """The last known update of a client, as in its `Reply`."""
+    """The last known update of a client, as in its `Training`."""
 
     server_round: int
     vector: Vector

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
-from cflower.algorithm.state import CFLState, KnownUpdate, Reply
+from cflower.algorithm.state import CFLState, KnownUpdate, Training
 from cflower.algorithm.weights import Update, Vector
 from cflower.ordering import only, without
 
@@ -49,7 +49,7 @@ class Members:
     """Their usual figures, once `FEW` are known."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
-    waiting: list[Reply] = field(default_factory=list)
+    waiting: list[Training] = field(default_factory=list)
     """Replies of this round beyond the bounds when they came."""
 
     def hear(self, client: str, figures: Vector) -> None:
@@ -70,9 +70,8 @@ class Members:
         """The sum of their updates of earlier rounds, as `Projection.keep` keeps them."""
         return sum((update.vector for update in self.before.values()), np.zeros(()))
 
-    def turned_back_by(self, reply: Reply) -> bool:
+    def turned_back_by(self, reply: Training) -> bool:
         """Whether an update points against the sum of the other members' last ones."""
-        assert reply.kept is not None
         own = self.before.get(reply.client)
         others = self.direction - own.vector if own else self.direction
         return bool(np.sum(reply.kept * others) < 0)
@@ -137,7 +136,7 @@ class RobustMean:
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
 
-    def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
+    def bounded(self, replies: Iterable[Training]) -> Iterator[Training]:
         """The replies as they count, those beyond the bounds last."""
         tree = self.state.tree
         shared = {
@@ -167,7 +166,7 @@ class RobustMean:
         known = only(self.state.known, present)
         return Members(len(present), {c: self._figures(u) for c, u in known.items()}, known)
 
-    def _figures(self, update: Reply | KnownUpdate) -> Vector:
+    def _figures(self, update: Training | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
         return np.array([update.norm, claim, update.norm * claim])
 
@@ -179,7 +178,7 @@ class RobustMean:
         bounds[NORM] = LONG * usual[NORM]
         return bounds
 
-    def _held(self, members: Members) -> Iterator[Reply]:
+    def _held(self, members: Members) -> Iterator[Training]:
         """The replies that waited, within the bounds of their cluster."""
         usual = members.found()
         bounds = self._bounds(usual)
@@ -190,8 +189,8 @@ class RobustMean:
             yield self._shortened(reply, kept)
 
     def _weighted(
-        self, reply: Reply, members: Members, usual: Vector, most: Vector, length: float = 1.0
-    ) -> Reply:
+        self, reply: Training, members: Members, usual: Vector, most: Vector, length: float = 1.0
+    ) -> Training:
         """The reply, to be cut to this fraction, with a claim and a pull of at most these.
 
         As evidence a long update stays longer than usual, like the updates of a small group before
@@ -203,11 +202,10 @@ class RobustMean:
         share = min(float(fractions(most, own).min()), 1.0 if length == 1 else 1 / LONG)
         return replace(reply, share=share, counts=length * share) if share < 1 else reply
 
-    def _shortened(self, reply: Reply, fraction: float) -> Reply:
+    def _shortened(self, reply: Training, fraction: float) -> Training:
         """The reply with this fraction of its update."""
         if fraction == 1:
             return reply
-        assert reply.update is not None and reply.kept is not None
         scale = reply.update.trained.dtype.type(fraction)
         update = Update(reply.update.trained * scale, reply.update.carried)
         return replace(reply, update=update, kept=reply.kept * scale)

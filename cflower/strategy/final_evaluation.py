@@ -100,7 +100,7 @@ def levels_in(
     if sent.ask.role is Role.PERSONAL:
         return {PERSONAL_LEVEL: read_metrics(message, weighted_by)}, CheckedFacts({})
     reported = facts_in(content, FACTS)
-    if sent.model is not None:
+    if len(sent.models) == 1:
         return {sent.ask.cluster: read_metrics(message, weighted_by)}, reported
     path = [cluster.name for cluster in state.path_of(sent.ask.client)]
     records = records_in(content, MetricRecord)

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState, Reply, Role
+from cflower.algorithm.state import CFLState, Role, Training
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import FederationError
 from cflower.messages.client_names import PARTS_APART
@@ -50,9 +50,9 @@ class RoundReport:
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
     lowered: dict[str, float] = field(default_factory=dict)
-    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
+    """The fraction of its claim for which a client counts (`Training.counts`), if it is bounded."""
 
-    def noted(self, reply: Reply) -> Reply:
+    def noted(self, reply: Training) -> Training:
         """A reply to training, once its metrics are noted."""
         client, cluster, role, asked, *_ = reply.ask
         if role is Role.OWN or client in self.trained.unassigned:

@@ -120,7 +120,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     memory = {"moves": norms, "splits": {"0": 7}}
     state = CFLState(tree, known, moves, absent=("c",), memory=memory)
     outstanding = tuple(
-        Sent(Ask(client, "0", role, 3, part="decide", number=2), model)
+        Sent(Ask(client, "0", role, 3, part="decide", number=2), {"arrays": model})
         for client, role in zip("abcd", Role, strict=True)
     )
     failures = FailureRecord().met("abc").met("ab")
@@ -129,7 +129,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     read = Checkpoints(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
-    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 4
+    assert [s.models["arrays"].trained.tolist() for s in read.outstanding] == [[0.0] * 3] * 4
     root = read.state.tree.root
     assert (root.trial, root.undone) == (trial, (join,))
     assert (read.state.memory, read.state.moves) == (memory, moves)
