@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any, Literal
 
 import numpy as np
@@ -106,10 +107,7 @@ class Average(Aggregator):
         return WeightedMean()
 
     def mean(self, vectors: Sequence[Vector], weights: Vector) -> Vector:
-        total = np.zeros(len(vectors[0]))
-        for weight, vector in zip(weights, vectors, strict=True):
-            total += weight * vector
-        return total
+        return sum(map(mul, weights, vectors), np.zeros(len(vectors[0])))
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,15 @@ def limited(claims: Iterable[float]) -> Vector:
 
 @dataclass
 class Members:
-    """What a cluster's members sent last, in earlier rounds and in this one so far."""
+    """A cluster's members with their last updates, of earlier rounds and of this one so far."""
 
     size: int
     last: dict[str, Vector]
     """The figures of each, shape (3,)."""
     before: Mapping[str, KnownUpdate]
     """Their last updates of earlier rounds."""
-    heard: list[str] = field(default_factory=list)
-    """Those that replied in this round."""
+    replied: int = 0
+    """Number of those that replied in this round."""
     usual: Vector | None = None
     """Their usual figures, once `FEW` are known."""
     num_known: int = 0
@@ -52,17 +52,17 @@ class Members:
     waiting: list[Training] = field(default_factory=list)
     """Replies of this round beyond the bounds when they came."""
 
-    def hear(self, client: str, figures: Vector) -> None:
+    def add(self, client: str, figures: Vector) -> None:
         """Take up a reply of this round."""
         self.last[client] = figures
-        self.heard.append(client)
-        num_known = len(self.last) + len(self.heard)
+        self.replied += 1
+        num_known = len(self.last) + self.replied
         if len(self.last) >= FEW and num_known >= 2 * self.num_known:
             # Anew when twice as much is known: seldom enough for clusters of thousands.
-            self.usual, self.num_known = self.found(), num_known
+            self.usual, self.num_known = self.usual_now(), num_known
 
-    def found(self) -> Vector:
-        """The usual figures by all that is known now."""
+    def usual_now(self) -> Vector:
+        """The usual figures by all updates that are known now."""
         return usual_of(self.last.values(), self.size)
 
     @cached_property
@@ -81,9 +81,9 @@ def usual_of(figures: Iterable[Vector], size: int) -> Vector:
     """What is usual among ``size`` members by the updates that are not zero, shape (3,).
 
     Each figure by itself: what at least half of the members reach; as long as fewer are known, or
-    if it is more, the median without the largest, so that nobody is its own measure. Of two in the
-    middle their mean, but at most `LONG` times the smaller: one of two may be as large as a hostile
-    client likes. Zeros if fewer than two updates are not zero.
+    if it is more, the median without the largest, so that no client is its own measure. The mean of
+    two in the middle is at most `LONG` times the smaller: a hostile client may make one of two as
+    large as it likes. Zeros if fewer than two updates are not zero.
 
     >>> few = [np.array(one) for one in ([1.0, 10.0], [3.0, 1e6], [9.0, 1e6], [0.0, 99.0])]
     >>> half = [np.array([norm, 10.0]) for norm in (1.0, 1.0, 9.0, 9.0)]
@@ -100,7 +100,7 @@ def usual_of(figures: Iterable[Vector], size: int) -> Vector:
 
 
 def fractions(most: Vector, values: Vector) -> Vector:
-    """What of each value is within its bound, at most 1.
+    """The fraction of each value that is within its bound, at most 1.
 
     >>> fractions(np.array([1.0, 2.0, 0.0]), np.array([4.0, 1.0, 0.0]))
     array([0.25, 1.  , 1.  ])
@@ -151,7 +151,7 @@ class RobustMean:
                 yield reply
             else:
                 members, figures = clusters[reply.ask.cluster], self._figures(reply)
-                members.hear(reply.client, figures)
+                members.add(reply.client, figures)
                 usual = members.usual
                 if usual is not None and (figures <= (bounds := self._bounds(usual))).all():
                     yield self._weighted(reply, members, usual, bounds[COUNTS])
@@ -180,7 +180,7 @@ class RobustMean:
 
     def _held(self, members: Members) -> Iterator[Training]:
         """The replies that waited, within the bounds of their cluster."""
-        usual = members.found()
+        usual = members.usual_now()
         bounds = self._bounds(usual)
         for reply in members.waiting:
             kept = float(fractions(bounds, members.last[reply.client])[NORM])

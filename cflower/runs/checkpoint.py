@@ -94,7 +94,7 @@ class Checkpoints:
         self._keep(KEPT)
 
     def close(self) -> None:
-        """Of large checkpoints keep only the last one."""
+        """Keep only the last checkpoint if they are large."""
         files = self._folder.glob("*.s*")  # a run without rounds has no such folder
         if sum(path.stat().st_size for path in files) > LARGE_CHECKPOINTS:
             self._keep(1)

@@ -238,11 +238,11 @@ class Advised(Strategy):
         absent = in_order(self._known.keys() - here)
         evidence = evidence_of(server_round, read, in_order(here), absent, projection)
         decision, self._memory = run.cfl.criterion.decide(evidence, self._memory)
-        groups, found = groups_in(decision), decision.outcome is Outcome.SPLIT
-        self.groups = groups if found else ()
+        groups, sure = groups_in(decision), decision.outcome is Outcome.SPLIT
+        self.groups = groups if sure else ()
         log(INFO, "\t%s", sentence(decision), extra=PROGRESS)
         shown = replace(decision, sides=(), unsure=())
-        shown = replace(shown, outcome=Outcome.FOUND) if found else shown
+        shown = replace(shown, outcome=Outcome.FOUND) if sure else shown
         run.state = CFLState(ParameterTree.initial(self._origin, self._known), dict(self._known))
         run.report = replace(report, trained=run.state.tree, decisions=(shown,))
         if server_round >= ASKED_AFTER and groups and not self._asked:

@@ -76,7 +76,7 @@ def final_report(
 def asks_of(
     clients: Iterable[str], messenger: ClientMessenger, state: CFLState, server_round: int
 ) -> Iterator[tuple[Ask, Weights | dict[str, Weights]]]:
-    """What each client is asked, with the model, or all on its path by their clusters."""
+    """The asks of each client with the model, or with all models on its path by their clusters."""
     personal, facts = state.personal_models, messenger.roll_call.facts
     for client in clients:
         path = state.path_of(client)

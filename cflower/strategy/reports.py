@@ -20,6 +20,9 @@ from cflower.metric import Metric
 from cflower.ordering import listed, only
 from cflower.pooled import POOLED, Pooled, pooled
 
+LATE = "Late replies that count now: %s."
+STILL_OUT = "The round is closed without %s: their replies may still come."
+
 
 @dataclass(frozen=True)
 class RoundReport:
@@ -88,12 +91,9 @@ class RoundReport:
         received, failed = len(self.measured), len(outcome.problems)
         log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
         self.note(outcome.problems, after.log_since(before))
-        if self.late:
-            late = listed([f"{client} (round {asked})" for client, asked in self.late.items()])
-            log(INFO, "Late replies that count now: %s.", late)
-        if outstanding:
-            left = listed([f"{client} (round {asked})" for client, asked in outstanding.items()])
-            log(INFO, "The round is closed without %s: their replies may still come.", left)
+        for sentence, asks in (LATE, self.late), (STILL_OUT, outstanding):
+            if asks:
+                log(INFO, sentence, listed([f"{c} (round {asked})" for c, asked in asks.items()]))
         simulated = messenger.roll_call.simulated
         if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
             raise FederationError(stop)
@@ -216,8 +216,8 @@ class FinalReport:
         for leaf in self.state.tree.leaves:
             members = self.state.members_of(leaf)
             ways[leaf.name] = [one.leaf for one in only(self.clients, members).values()]
-        found = {way: pooled(one.metrics for one in measured) for way, measured in ways.items()}
-        return {way: figures for way, figures in found.items() if figures}
+        together = {way: pooled(one.metrics for one in ways[way]) for way in ways}
+        return {way: figures for way, figures in together.items() if figures}
 
 
 def mean_of(measured: Iterable[ClientMetrics]) -> Metrics:
