@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
+from cflower.algorithm.aggregation import Aggregation, TrimmedMean
 from cflower.algorithm.bipartition import Linkage
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.norm_criterion import NormCriterion
@@ -85,8 +85,8 @@ class RunConfig(TrainingSettings, DataSettings):
     server_learning_rate: float = number(0.0, least=0)
     server_momentum: float = same(ServerOptimizer, "momentum")
     weighting: Weighting = choice("examples", WEIGHTINGS)
-    aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
-    beta: float = number(0.2, above=0, below=MEDIAN)
+    aggregation: str = choice("fedavg", get_args(Aggregation), own_code=True)
+    beta: float = same(TrimmedMean, "beta")
     max_influence: float = number(MOST, least=0)
     exclude_after: int = number(5, least=0)
     trial_rounds: int = number(-1, least=-1)

@@ -197,6 +197,8 @@ def strategy_of(
         optimizer = ServerOptimizer(config.server_optimizer, rate, momentum)
     settings |= {"min_train_nodes": 1, "min_evaluate_nodes": 0, "optimizer": optimizer}
     settings |= {"observers": observers, "roll_call": roll_call}
+    if names_own_code(config.aggregation):
+        settings["aggregation"] = own_object("aggregation", config.aggregation, "mean")
     if config.method == "ifca":
         return IFCA(**settings)
     settings["isolated"] = config.method == "isolated"

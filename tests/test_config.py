@@ -84,8 +84,8 @@ def test_a_key_takes_the_values_that_the_setting_of_the_same_name_takes():
     parts = (ClusteredFL, NormCriterion)
     settings = {spec.name: spec for part in parts for spec in fields(part)}
     alike = {spec.name: spec for spec in fields(RunConfig) if spec.name in settings}
-    # -1 for None; of its own clients; at least one; a seed of PyTorch, too
-    other = {"trial_rounds", "metric", "min_available_nodes", "seed"}
+    # -1 for None; of its own clients; at least one; a seed of PyTorch, too; or an object
+    other = {"trial_rounds", "metric", "min_available_nodes", "seed", "aggregation"}
     assert len(alike) > 20 and other < alike.keys()
     for name in alike.keys() - other:
         assert alike[name].metadata == settings[name].metadata, name

@@ -10,14 +10,21 @@ from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from run import MEASUREMENTS
 
 from cflower import ClusteredFL, Recorder
+from cflower.algorithm.criteria import NeverSplit
 from cflower.config import RunConfig
 from cflower.settings import key_of
 from tests.command import ENVIRONMENT, cflower, output_of
-from tests.strategy.quadratics import Quadratics, initial_arrays
+from tests.strategy.quadratics import (
+    CENTERS,
+    Quadratics,
+    drawn_to_the_opposite,
+    initial_arrays,
+)
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -146,11 +153,26 @@ def test_the_code_of_own_app_runs_from_top_to_bottom(own_app):
 
 def test_the_criterion_of_contributing_splits(own_app):
     names = vars(own_app)
-    (example,) = blocks(ROOT / "CONTRIBUTING.md", "python")
-    exec(example, names)
-    exec("from cflower import ClusteredFL; strategy = ClusteredFL(EveryTenthRound())", names)
-    names["strategy"].start(own_app.grid, own_app.arrays, num_rounds=10)
-    assert len(names["strategy"].tree.leaves) == 2
+    exec(blocks(ROOT / "CONTRIBUTING.md", "python")[0], names)
+    strategy = ClusteredFL(names["EveryTenthRound"]())
+    strategy.start(own_app.grid, own_app.arrays, num_rounds=10)
+    assert len(strategy.tree.leaves) == 2
+
+
+@pytest.mark.parametrize("projection_dim", [0, 4])
+def test_the_aggregator_of_contributing_withstands_two_of_six_clients(projection_dim):
+    names = {}
+    exec(blocks(ROOT / "CONTRIBUTING.md", "python")[1], names)
+    distances = []
+    for rule in ("fedavg", names["GeometricMedian"]()):
+        clients = Quadratics((0,) * 6, spoil=dict.fromkeys((0, 1), drawn_to_the_opposite))
+        strategy = ClusteredFL(NeverSplit(), aggregation=rule, projection_dim=projection_dim)
+        strategy.start(clients.grid(), initial_arrays(), num_rounds=20)
+        model = strategy.tree.root.model.trained
+        distances.append(float(np.linalg.norm(model - CENTERS[0])))
+    assert distances[1] < 0.2 * distances[0]
+    plain = strategy.as_plain()
+    assert plain["aggregation"] == {"name": "geometric-median"}
 
 
 def test_every_field_of_a_run_folder_is_described(own_app):

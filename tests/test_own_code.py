@@ -194,6 +194,7 @@ def test_a_file_here_hides_nothing_that_is_installed(folder):
 
 
 RULES = """
+from cflower.algorithm.aggregation import Aggregator
 from cflower.algorithm.criteria import Criterion, Outcome, verdict
 
 class InRoundTwo(Criterion):
@@ -216,6 +217,12 @@ class HalfSteps:
     def step(self, model, mean_update, state):
         return (model + mean_update / 2).astype(model.dtype), state
 
+class Largest(Aggregator):
+    name = "largest"
+
+    def mean(self, vectors, weights):
+        return vectors[weights.argmax()]
+
 class Neither:
     pass
 
@@ -232,18 +239,17 @@ def rules(folder):
 
 
 @pytest.mark.parametrize("made", ["InRoundTwo", "criterion"])
-def test_a_run_with_a_criterion_and_an_optimizer_of_ones_own(rules, made):
+def test_a_run_with_rules_of_ones_own(rules, made):
     keys = f"split-criterion='our_rules:{made}' server-optimizer='our_rules:HalfSteps' "
+    keys += "aggregation='our_rules:Largest' "
     run = simulated(
         rules / "runs",
         f"{keys} num-server-rounds=3 min-available-nodes=4 personal=fal"
         "se model='linear' moving=false",
     )
     settings, summary = read_json(run, "config.json")["settings"], read_json(run, "summary.json")
-    assert (settings["criterion"], settings["server-optimizer"]) == (
-        {"name": "in-round-two"},
-        {"name": "half-steps"},
-    )
+    ours = "criterion", "server-optimizer", "aggregation"
+    assert [settings[key]["name"] for key in ours] == ["in-round-two", "half-steps", "largest"]
     (split,) = summary["splits"]
     assert split["round"] == 2
     assert settings["trial-rounds"] == 1
@@ -255,13 +261,15 @@ def test_a_run_with_a_criterion_and_an_optimizer_of_ones_own(rules, made):
     [
         ("split-criterion", "our_rules:Neither", "expected an object with the method decide"),
         ("server-optimizer", "our_rules:Neither", "expected an object with the method step"),
+        ("aggregation", "our_rules:Neither", "expected an object with the method mean"),
         ("split-criterion", "our_rules:needs", "failed (TypeError: "),
         ("server-optimizer", "our_rules:nope", "nope does not exist in "),
         ("split-criterion", "our_rulez:X", "the module our_rulez cannot be imported"),
         ("split-criterion", "normz", "did you mean 'norms'?"),
         ("server-optimizer", "fedavgg", "did you mean 'fedavg'?"),
+        ("aggregation", "fedmedina", "did you mean 'fedmedian'?"),
     ],
 )
-def test_a_wrong_criterion_or_optimizer_is_refused_in_a_sentence(rules, key, value, words):
+def test_a_wrong_rule_is_refused_in_a_sentence(rules, key, value, words):
     error = error_of("simulate", "--clients", "4", "-c", f"{key}='{value}' min-available-nodes=4")
     assert words in " ".join(error.split()) and key in error

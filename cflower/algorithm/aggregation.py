@@ -1,14 +1,17 @@
 """The clients' updates of a cluster in one: their mean (eq. 2), median or trimmed mean."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import mul
 from typing import Any, Literal
 
 import numpy as np
 
 from cflower.algorithm.weights import LARGE, Difference, Update, Vector, Weights, blocks
+from cflower.settings import Checked, check_choice, number
 
 Aggregation = Literal["fedavg", "fedmedian", "fedtrimmedavg"]
-AGGREGATIONS: tuple[Aggregation, ...] = ("fedavg", "fedmedian", "fedtrimmedavg")
 """By the names of Flower's strategies."""
 MEDIAN = 0.5
 """The share to trim that leaves the median."""
@@ -50,28 +53,79 @@ class WeightedMean:
         return Weights(*means)
 
 
-class TrimmedMean:
-    """The coordinate-wise trimmed mean (`trimmed_mean`), which needs all updates in memory.
+class Collected:
+    """Updates in memory, for an aggregator that needs all of them at once."""
 
-    Weights do not count, as in Flower's ``FedMedian`` and ``FedTrimmedAvg``.
-    """
-
-    def __init__(self, trim: float) -> None:
-        self._trim = trim
-        self._updates: list[Weights] = []
+    def __init__(self, mean: Callable[[Sequence[Vector], Vector], Vector]) -> None:
+        self._mean, self._updates, self._weights = mean, list[Weights](), list[float]()
 
     def add(self, update: Weights | Update, weight: float, scale: float = 1.0) -> None:
         self._updates.append(Weights(*(np.asarray(p) * p.dtype.type(scale) for p in update)))
+        self._weights.append(weight)
 
-    def merge(self, other: "TrimmedMean") -> None:
+    def merge(self, other: "Collected") -> None:
         self._updates += other._updates
+        self._weights += other._weights
 
     def mean(self) -> Weights:
+        weights = np.array(self._weights) / sum(self._weights)
         parts = zip(*self._updates, strict=True)
-        return Weights(*(trimmed_mean(part, self._trim) for part in parts))
+        return Weights(*(self._mean(part, weights) if part[0].size else part[0] for part in parts))
 
 
-Sum = WeightedMean | TrimmedMean
+Sum = WeightedMean | Collected
+
+
+class Aggregator(ABC):
+    """How the updates of a cluster's members become one; `mean` is all that a rule needs."""
+
+    weighted = True
+    """Whether clients with more examples count for more, if the run's ``weighting`` says so."""
+
+    @abstractmethod
+    def mean(self, vectors: Sequence[Vector], weights: Vector) -> Vector:
+        """The vector in place of these, of the same precision.
+
+        Parameters
+        ----------
+        vectors : sequence of arrays of shape (d,)
+            Each client's update, or its projection, which shows how far the cluster still moves.
+            Entries that are not trained are aggregated by themselves.
+        weights : array of shape (m,)
+            What each client counts for, with a sum of 1.
+        """
+
+    def empty(self) -> Sum:
+        """A sum to which the updates of a round are added."""
+        return Collected(self.mean)
+
+
+class Average(Aggregator):
+    """The weighted mean (eq. 2), for which no update has to be kept."""
+
+    def empty(self) -> Sum:
+        return WeightedMean()
+
+    def mean(self, vectors: Sequence[Vector], weights: Vector) -> Vector:
+        return sum(map(mul, weights, vectors), np.zeros(len(vectors[0])))
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Checked, Aggregator):
+    """The `trimmed_mean` of each coordinate, for which all clients count alike."""
+
+    weighted = False
+    beta: float = number(0.2, above=0, most=MEDIAN)
+
+    def mean(self, vectors: Sequence[Vector], weights: Vector) -> Vector:
+        return trimmed_mean(vectors, self.beta)
+
+
+def aggregator_of(name: str, beta: float) -> Aggregator:
+    """The rule of Flower's strategy of this name, which trims a share of ``beta`` if it trims."""
+    average, median, trimmed = Average(), TrimmedMean(MEDIAN), TrimmedMean(beta)
+    rules = {"fedavg": average, "fedmedian": median, "fedtrimmedavg": trimmed}
+    return rules[check_choice("aggregation", name, rules)]
 
 
 def trimmed_mean(vectors: Sequence[Vector], trim: float) -> Vector:

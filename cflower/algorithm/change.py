@@ -84,7 +84,7 @@ class Change:
         return state
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
-        """What clients judge after this round; ``last``: the last one of the run."""
+        """The proposals that clients judge after this round; ``last``: the last one of the run."""
         return ()
 
     def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:

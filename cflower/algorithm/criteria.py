@@ -187,7 +187,7 @@ def verdict(evidence: Evidence, outcome: Outcome, reason: str, **figures: Any) -
 def check_sides(
     criterion: object, answer: object, evidence: Evidence, known: Iterable[str]
 ) -> tuple[Decision, Memory]:
-    """What a criterion's ``decide`` returned, as it has to be.
+    """The answer of a criterion's ``decide``, if it is a valid one.
 
     ``known`` are the clients that have sent an update, fresh or not: each child begins with some.
     Raises a ConfigError with what is wrong.
@@ -215,7 +215,7 @@ def check_sides(
         f"{listed(silent)} on a side, without an update so far": silent,
         f"{listed(twice)} on two sides": twice,
     }
-    if problem := next((problem for problem, found in problems.items() if found), ""):
+    if problem := next((problem for problem, is_there in problems.items() if is_there), ""):
         raise ConfigError(
             f"The criterion {criterion!r} returned a split of cluster {evidence.cluster} that has "
             f"{problem}: expected each member with an update on one side at most."

@@ -23,7 +23,7 @@ from cflower.algorithm.means import Mean
 from cflower.algorithm.similarity import Matrix
 from cflower.algorithm.tree import Cluster, ParameterTree, is_below
 from cflower.algorithm.weights import Vector, Weights
-from cflower.ordering import only
+from cflower.ordering import only, without
 
 OUTPUT_SHARE = 0.5
 """Least share of the output layer in what parts disagree about, with which it parts alone: most."""
@@ -71,16 +71,14 @@ def parted_where_opposed(
     for name, cluster in tree.clusters.items():
         if cluster.own_body:
             continue
-        sharing = [leaf.name for leaf in tree.bodies.get(tree.body_of(name), ())]
-        sharing = [leaf for leaf in sharing if leaf in means]
-        inside = [leaf for leaf in sharing if leaf == name or is_below(leaf, name)]
-        others = [leaf for leaf in sharing if leaf not in inside]
+        sharing = only(means, [leaf.name for leaf in tree.bodies.get(tree.body_of(name), ())])
+        inside = [leaf for leaf in sharing if is_below(leaf, name)]
+        others = [*without(sharing, inside)]
         lengths = product(inside, inside) * product(others, others)
         if lengths > 0:
             cosine = product(inside, others) / math.sqrt(lengths)
             agreement = min(cluster.agreement + cosine, MOST_AGREEMENT)
-            cluster = replace(cluster, agreement=agreement, own_body=agreement < 0)
-            tree = tree.update(cluster)
+            tree = tree.update(replace(cluster, agreement=agreement, own_body=agreement < 0))
     return tree
 
 
@@ -120,7 +118,7 @@ def with_body_of(cluster: Cluster, other: Cluster, body: int) -> Cluster:
 
 
 def with_common_bodies(tree: ParameterTree, means: Mapping[str, Mean], body: int) -> ParameterTree:
-    """The tree in which leaves of which nobody replied have the body as the others moved it."""
+    """The tree in which leaves without a reply have the body that the other leaves moved."""
     behind = list[Cluster]()
     for leaves in tree.bodies.values():
         moved = [leaf for leaf in leaves if leaf.name in means]

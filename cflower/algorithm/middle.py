@@ -1,4 +1,4 @@
-"""What is averaged and not trained, such as BatchNorm's statistics: the middle one of those sent.
+"""Entries that are not trained, such as BatchNorm's statistics: the middle one of those sent.
 
 A mean has no bound for a single entry: one client could pull a variance below 0, and the mean of
 two indices is none of them. The middle one lies within what the other clients sent as long as fewer
@@ -22,12 +22,12 @@ RECENT = 9
 Four hostile ones are outvoted, a fifth of 20 clients. With five, of two runs with two replies a
 round one had three hostile ones among them, and the variance that they left stayed."""
 MOST_BYTES = 2**26
-"""Of the values that are kept during a round. Where more are sent, the middle one of a random
-sample is taken: of 158 replies for the 53,120 statistics of a ResNet-50."""
+"""Memory for the values that are kept during a round. Where more are sent, the middle one of a
+random sample is taken: of 158 replies for the 53,120 statistics of a ResNet-50."""
 
 
 class Middle:
-    """What members send in one round of the entries that are not trained.
+    """The entries that are not trained, as members send them in one round.
 
     They are those of a leaf, or of all ``leaves`` that share a body, where these entries are equal.
     """
@@ -46,7 +46,7 @@ class Middle:
             if place >= self._most:
                 return
             del self._sent[[*self._sent][place]]
-        # What nobody changes, such as a frozen backbone, is not copied.
+        # Values that did not change, such as those of a frozen backbone, are not copied.
         self._sent[client] = origin + change if change.any() else origin
 
     @cached_property

@@ -11,7 +11,6 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
@@ -70,7 +69,7 @@ class Branches:
     cluster: str
     edges: Edges
     bar: float
-    """See `usual_similarity`."""
+    """The cosine above which a client resembles a child, by `usual_similarity`."""
 
     @classmethod
     def of(cls, tree: ParameterTree, name: str) -> "Branches":
@@ -115,16 +114,10 @@ def usual_similarity(edges: Edges) -> float:
     """
     some = [edge[:MOST_COMPARED] for edge in edges.values()]
     branch = np.repeat(np.arange(len(some)), list(map(len, some)))
-    cosines = cosines_without_self([*chain.from_iterable(some)])
+    cosines = cosine_similarity(np.stack([*chain.from_iterable(some)]))
+    np.fill_diagonal(cosines, -np.inf)
     same = branch[:, None] == branch
     across = max(0.0, float(np.median(np.where(same, -np.inf, cosines).max(axis=1))))
     within = np.where(same, cosines, -np.inf).max(axis=1)
     within = within[np.isfinite(within)]  # without those that are alone in their branch
     return (float(np.median(within) if within.size else across) + across) / 2
-
-
-def cosines_without_self(updates: list[Vector]) -> NDArray[np.floating]:
-    """Cosine of every pair of updates, shape (m, m), with -inf on the diagonal."""
-    cosines = cosine_similarity(np.stack(updates))
-    np.fill_diagonal(cosines, -np.inf)
-    return cosines

@@ -68,7 +68,7 @@ class Projection:
     length: int = 0
     """The number k of entries kept of an update; 0 keeps all. Shorter updates are kept as are."""
     seed: int = 0
-    """The same for all clients and rounds of a run."""
+    """The seed of the projection, the same for all clients and rounds of a run."""
     mask: NDArray[np.bool_] | None = None
     """The entries that similarity looks at, shape (d,); all if not given."""
     output: OutputLayer | None = None

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.aggregation import Sum, TrimmedMean, WeightedMean, trimmed_mean
+from cflower.algorithm.aggregation import Aggregator, Average
 from cflower.algorithm.change import Change, Questions
 from cflower.algorithm.criteria import Criterion, Decision, Evidence, Outcome, check_sides, verdict
 from cflower.algorithm.layers import (
@@ -42,6 +42,7 @@ from cflower.algorithm.state import (
     Reply,
     Role,
     RoundResult,
+    Training,
 )
 from cflower.algorithm.steps import placed
 from cflower.algorithm.tree import Cluster
@@ -80,9 +81,8 @@ class CFL:
     body: int = 0
     """Number of trained entries that stay common after a split, those before the output layer; 0: a
     split parts all layers."""
-    trim: float = 0.0
-    """Share of each coordinate's values that is left out of the mean at each end, where weights do
-    not count (`trimmed_mean`); 0: none, and the mean is weighted."""
+    aggregator: Aggregator = Average()
+    """How the updates of a cluster become one."""
 
     def asks(
         self, state: CFLState, server_round: int, clients: Iterable[str] | None = None
@@ -113,13 +113,14 @@ class CFL:
         last round of a run.
         """
         if state.pending is None:
-            return self.run_round(state, replies, server_round, last=last)
+            trainings = (reply for reply in replies if isinstance(reply, Training))
+            return self.run_round(state, trainings, server_round, last=last)
         return state.pending.answered(state, replies, self.metric, self.as_sent)
 
     def run_round(
         self,
         state: CFLState,
-        replies: Iterable[Reply],
+        replies: Iterable[Training],
         server_round: int,
         *,
         last: bool = False,
@@ -154,7 +155,7 @@ class CFL:
         self,
         state: CFLState,
         origins: Mapping[str, Vector],
-        replies: Iterable[Reply],
+        replies: Iterable[Training],
         server_round: int,
     ) -> tuple[CFLState, dict[str, Mean], dict[str, Vector]]:
         """The leaves' mean updates, and the updates that show the place of a client, by name.
@@ -163,13 +164,12 @@ class CFL:
         leaves' models as `Projection.project` shortens them.
         """
         tree, known = state.tree, dict(state.known)
-        sums = RoundMeans(self._empty_mean, state.groups)
+        sums = RoundMeans(self.aggregator.empty, state.groups)
         sent, places = dict[str, Middle](), dict[str, Vector]()
         # What is not trained belongs to the body, so to all members of the leaves that share it.
         for leaves in tree.bodies.values() if self.middle else ():
             sent |= dict.fromkeys((leaf.name for leaf in leaves), Middle(leaves))
         for reply in replies:
-            assert reply.update is not None and reply.kept is not None
             name, seen = reply.ask.cluster, self.projection.seen(reply.kept)
             if state.places_client(reply.ask):
                 places[reply.client] = seen
@@ -191,9 +191,6 @@ class CFL:
             means[name] = means[name]._replace(whole=means[name].whole._replace(carried=carried))
             changed.append(replace(tree.clusters[name], sent=kept))
         return replace(state, known=known, tree=tree.update(*changed)), means, places
-
-    def _empty_mean(self) -> Sum:
-        return TrimmedMean(self.trim) if self.trim else WeightedMean()
 
     def _evidence(
         self,
@@ -332,14 +329,9 @@ class CFL:
         return mean.whole._replace(trained=self._mean(fresh))
 
     def _mean(self, updates: Mapping[str, KnownUpdate]) -> Vector:
-        """Σ w_i Δ_i over these clients, or its projection; their trimmed mean with `trim`."""
-        if self.trim:
-            vectors = [self.projection.projected(known.vector) for known in updates.values()]
-            return trimmed_mean(vectors, self.trim)
-        total = np.zeros(len(next(iter(updates.values())).vector))
-        for weight, known in zip(self._weights(updates), updates.values(), strict=True):
-            total += weight * known.vector
-        return self.projection.projected(total)
+        """These clients' updates in one, Σ w_i Δ_i of eq. 2, or its projection."""
+        vectors = [self.projection.projected(known.vector) for known in updates.values()]
+        return self.aggregator.mean(vectors, self._weights(updates))
 
     def _weights(self, updates: Mapping[str, KnownUpdate]) -> Vector:
         """w_i of these clients, shape (m,), summing to 1."""
@@ -351,13 +343,14 @@ class CFL:
         present = without(only(state.known, clients), state.absent)
         return sum(map(self._weight, present.values()))
 
-    def _weight(self, update: KnownUpdate | Reply) -> float:
+    def _weight(self, update: KnownUpdate | Training) -> float:
         """w_i before normalisation."""
         return self.weight_of(update.num_examples) * update.share
 
     def weight_of(self, num_examples: float) -> float:
         """w_i before normalisation, if all of it counts."""
-        return num_examples if self.weighting == "examples" and not self.trim else 1.0
+        by_examples = self.weighting == "examples" and self.aggregator.weighted
+        return num_examples if by_examples else 1.0
 
 
 def groups_of(decision: Decision) -> dict[str, int]:

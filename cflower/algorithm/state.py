@@ -11,15 +11,12 @@ from functools import cached_property
 from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
-import numpy as np
-
 from cflower.algorithm.criteria import Decision
 from cflower.algorithm.placement import Placement
 from cflower.algorithm.tree import ROOT, Cluster, ParameterTree
 from cflower.algorithm.weights import Rounding, Update, Vector, Weights, norm
 from cflower.metric import Metric
 
-NONE: Vector = np.zeros(0)
 DECIDE, REPORT = "decide", "report"
 """The parts of a client's held-out examples: nothing is decided by those that are reported."""
 ALL_EXAMPLES = "all-examples"
@@ -52,8 +49,8 @@ class Ask(NamedTuple):
     part: str = REPORT
     """The examples to measure the model on, `DECIDE` or `REPORT`."""
     number: int = 0
-    """Of `Role.CANDIDATE`: the place of the question among those of the round. Of `Role.PERSONAL`:
-    that of the model among the candidates of the step; of `ADAPT` the number of trainings."""
+    """With `Role.CANDIDATE` the place of the question among those of the round; with
+    `Role.PERSONAL` the number of the model, or for `ADAPT` that of the trainings."""
 
     @property
     def trainings(self) -> int:
@@ -63,29 +60,37 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reply:
+    """The reply to an evaluation; `Training` is that to a training."""
+
     ask: Ask
     num_examples: float
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    update: Weights | Update | None = None
-    """Δ_i = θ_i − θ_c, θ_i after local training; None for an evaluation."""
-    norm: float = 0.0
-    """‖Δ_i‖ over all trained entries."""
-    kept: Vector | None = None
-    """Δ_i as `Projection.keep` keeps it."""
-    share: float = 1.0
-    """Fraction of the client's weight that counts in the mean update."""
-    counts: float = 1.0
-    """Fraction of its pull that is left by bounds on its update and its weight."""
-    origin: Weights | None = None
-    """Of a late reply: the model that the client trained."""
 
     @property
     def client(self) -> str:
         return self.ask.client
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Training(Reply):
+    """The reply to a training, with the client's update."""
+
+    update: Weights | Update
+    """Δ_i = θ_i − θ_c, θ_i after local training."""
+    norm: float
+    """‖Δ_i‖ over all trained entries."""
+    kept: Vector
+    """Δ_i as `Projection.keep` keeps it."""
+    share: float = 1.0
+    """Fraction of the client's weight that counts in the mean update."""
+    counts: float = 1.0
+    """Fraction of its pull that is left by bounds on its update and its weight."""
+    origin: Weights | None = None
+    """The model that the client trained; only of a late reply."""
+
+
 class KnownUpdate(NamedTuple):
-    """The last known update of a client, as in its `Reply`."""
+    """The last known update of a client, as in its `Training`."""
 
     server_round: int
     vector: Vector
@@ -162,13 +167,13 @@ class Pending(Protocol):
 
     @property
     def asks(self) -> tuple[Ask, ...]:
-        """What the clients train or evaluate next; empty if nothing is left to ask."""
+        """The next asks; empty if there are none."""
 
     def model_of(self, ask: Ask) -> Weights:
         """The model that a client gets with one of these asks."""
 
     def settings_of(self, ask: Ask) -> Mapping[str, Any]:
-        """What the message of such an ask says besides the usual, by its key in the config."""
+        """The additional entries in the config of the message of such an ask."""
         return {}
 
     def answered(
@@ -190,17 +195,17 @@ class CFLState:
     """Members that count for nothing in this round: no decision waits for them, and their last
     updates do not show what is usual."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """The number of each client's group among those of its leaf, if it may become a leaf: their
-    mean updates are summed apart in the next round if only projections of updates are kept."""
+    """The number of each client's group in its leaf. Groups may become leaves: if only projections
+    of updates are kept, the mean update of each group is computed in the next round."""
     divisions: Mapping[str, Division] = field(default_factory=dict)
     """The splits that are proposed, by cluster, until the questions about them are put."""
     pending: "Pending | None" = None
-    """What the clients are still asked about after the training of this round."""
+    """The questions to the clients after the training of this round."""
     asked: int = 0
     """Models that clients have evaluated for questions so far."""
     all_train: bool = False
-    """Whether clients also train with the examples that decide in the round to come, because nobody
-    will be asked anything after it."""
+    """Whether clients also train with the examples that decide in the next round, because no
+    question follows it."""
     memory: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What a change remembers between rounds (`cflower.algorithm.change`), by its name."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
@@ -248,7 +253,7 @@ class CFLState:
         return self.tree.clusters[ask.cluster].model
 
     def settings_of(self, ask: Ask) -> Mapping[str, Any]:
-        """What the message of an ask says besides the usual, by its key in the config."""
+        """The additional entries in the config of the message of an ask."""
         if ask.task == "train" and ask.role is not Role.PERSONAL:
             return {ALL_EXAMPLES: True} if self.all_train else {}
         return self.pending.settings_of(ask) if ask.task == ADAPT and self.pending else {}

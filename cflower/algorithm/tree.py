@@ -63,15 +63,15 @@ class Cluster:
     """Δ_e of the edge from the parent (eq. 47): pre-split update of each client, shape (k,)."""
     optimizer: Mapping[str, Vector] = field(default_factory=dict)
     sent: Mapping[str, Vector] = field(default_factory=dict)
-    """Of a leaf with few replies a round: what members sent last of the entries that are not
-    trained (`cflower.algorithm.middle`), shape (e,), the newest first."""
+    """The members' last values of the entries that are not trained (`cflower.algorithm.middle`),
+    shape (e,), the newest first; only of a leaf with few replies a round."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     trial: Trial | None = None
-    """The judgement of its split; None if nobody was asked."""
+    """The judgement of its split; None if no client was asked."""
     undone: tuple[Trial, ...] = ()
     """Its earlier splits that were taken back."""
     weight: float = 0.0
-    """Of a leaf: sum of its members' weights before normalisation (eq. 2), as last known."""
+    """The sum of a leaf's members' weights before normalisation (eq. 2), as last known."""
     rounds: int = 0
     """Number of rounds in which its model has learned, those of its ancestors included."""
     left_out: tuple[str, ...] = ()
@@ -200,9 +200,9 @@ class ParameterTree:
     def model_of(self, name: str) -> Weights:
         """The model of a cluster as it serves clients.
 
-        A leaf has its own, and a cluster with a split that nobody judged keeps θ*. Otherwise it is
-        the mean of the leaves below, weighted as eq. 2 weighs clients: where clients agree, this is
-        the model that all of them would have trained together.
+        A leaf has its own, and a cluster with a split that no client judged keeps θ*. Otherwise it
+        is the mean of the leaves below, weighted as eq. 2 weighs clients: where clients agree, this
+        is the model that all of them would have trained together.
         """
         cluster = self.clusters[name]
         if cluster.trial is None:  # no leaf has one

@@ -41,19 +41,19 @@ class Difference:
 
     def __getitem__(self, place: slice) -> Vector:
         start, stop, _ = place.indices(len(self))
-        found = np.empty(max(stop - start, 0), self.dtype)
+        difference = np.empty(max(stop - start, 0), self.dtype)
         number, at = bisect_right(self._ends, start), start
         with np.errstate(over="ignore", invalid="ignore"):
             while at < stop:
                 end = min(self._ends[number], stop)
                 begin = at - self._ends[number] + len(self._received[number])
                 values = self._received[number][begin : begin + end - at]
-                out = found[at - start : end - start]
+                out = difference[at - start : end - start]
                 np.subtract(values, self._origin[at:end], out=out, casting="same_kind")
                 number, at = number + 1, end
             if self._factor != 1:
-                found *= self.dtype.type(self._factor)
-        return found
+                difference *= self.dtype.type(self._factor)
+        return difference
 
     def __mul__(self, factor: float | np.floating) -> "Difference":
         return Difference(self._received, self._origin, self._factor * float(factor))

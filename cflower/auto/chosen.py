@@ -59,5 +59,5 @@ class ChosenNumber(AutoCriterion):
             outcome = Outcome.UNSTEADY
             reason = f"the same {len(sides)} groups for {counted(steady, 'round')}"
             reason += f", {self.clusters} groups for {self.min_stable_rounds} needed"
-        found = {"clients": clients, "similarity": similarity, "sides": sides}
-        return verdict(evidence, outcome, reason, **found), vars(known)
+        figures = {"clients": clients, "similarity": similarity, "sides": sides}
+        return verdict(evidence, outcome, reason, **figures), vars(known)

@@ -121,7 +121,9 @@ def best_parts(similarity: Matrix) -> Parts:
     """The parts of `ward_parts`, reassigned as in k-means: a tree's merges are never undone."""
     parts = Parts.of(similarity, ward_parts(similarity))
     for _ in range(MAX_REASSIGNMENTS):
-        labels = nearest_parts(parts)
+        nearest = parts.nearness.argmax(axis=1)
+        # Members alone in their part stay there.
+        labels = in_appearance(np.where(parts.grouped, nearest, parts.labels))
         if np.array_equal(labels, parts.labels):
             break
         parts = Parts.of(similarity, labels)
@@ -156,11 +158,6 @@ def with_nearest(similarity: Matrix, labels: Labels) -> Labels:
     belongs = labels[sure][:, None] == np.arange(len(parts.sizes))
     nearness = similarity[:, sure] @ belongs / parts.sizes - np.diag(parts.means) / 2
     return np.where(labels < 0, nearness.argmax(axis=1), labels).astype(np.int32)
-
-
-def nearest_parts(parts: Parts) -> Labels:
-    """The part that every member is nearest to; members alone in their part stay there."""
-    return in_appearance(np.where(parts.grouped, parts.nearness.argmax(axis=1), parts.labels))
 
 
 def margin_errors(similarity: Matrix, parts: Parts) -> tuple[NDArray[np.float64], int]:

@@ -100,15 +100,7 @@ class AutoCriterion(Checked, Criterion):
     def decide(self, evidence: Evidence, memory: Memory) -> tuple[Decision, Memory]:
         """Update the averages, cluster them and test the result."""
         known = Averages(**memory).updated(evidence)
-        # A client that has just sent its first update could not send two.
-        first = {c for c, n in zip(known.clients, known.counts, strict=True) if n == 1}
-        away = {*evidence.absent, *(first & evidence.heard_in(1))}
-        counts = known.counts[[client not in away for client in known.clients]]
-        members, ready = len(evidence.members), int((counts >= 2).sum())
-        # Members that never trained do not count.
-        trained = len(counts) or len(known.clients)
-        share = min(self.heard_share * trained, SUFFICIENT) / max(1, members)
-        if refused := too_few(members, ready, "two updates", least=FEW, share=share):
+        if refused := self._too_few(evidence, known):
             return verdict(evidence, *refused), vars(known)
         left_out, decisions = known.left_out(evidence.members, evidence.absent), []
         in_touch = [i for i, client in enumerate(known.clients) if client not in left_out]
@@ -129,6 +121,18 @@ class AutoCriterion(Checked, Criterion):
             names = names if len(left_out) > MOST_NAMES else ", ".join(in_order(left_out))
             reason += f"; not considered: {names}"
         return replace(decision, reason=reason, left_out=left_out), vars(known)
+
+    def _too_few(self, evidence: Evidence, known: Averages) -> tuple[Outcome, str] | None:
+        """Refuse a cluster in which too few members have sent two updates."""
+        # A client that has just sent its first update could not send two.
+        first = {c for c, n in zip(known.clients, known.counts, strict=True) if n == 1}
+        away = {*evidence.absent, *(first & evidence.heard_in(1))}
+        counts = known.counts[[client not in away for client in known.clients]]
+        members, ready = len(evidence.members), int((counts >= 2).sum())
+        # Members that never trained do not count.
+        trained = len(counts) or len(known.clients)
+        share = min(self.heard_share * trained, SUFFICIENT) / max(1, members)
+        return too_few(members, ready, "two updates", least=FEW, share=share)
 
     def _judged(
         self,
@@ -173,7 +177,7 @@ class AutoCriterion(Checked, Criterion):
         )
         if decision.outcome not in (Outcome.SPLIT, Outcome.UNSTEADY, Outcome.MOVING):
             return decision
-        return with_sides(decision, labels)
+        return with_sides(decision, view.similarity, labels)
 
 
 def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
@@ -193,7 +197,7 @@ def views(known: Averages, clients: NDArray[np.intp]) -> list[View]:
 
 
 def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
-    """Refuse a split for want of sure members or of steady groups, if it is so."""
+    """Refuse a split without enough sure members, or without steady groups."""
     if not f["margin_errors"]:
         return Outcome.NOT_APART, "no clear groups"
     if f["margin_errors"] <= f["margin_errors_needed"]:
@@ -206,14 +210,13 @@ def unsure_or_unsteady(f: Mapping[str, float]) -> tuple[Outcome, str] | None:
     return None
 
 
-def with_sides(decision: Decision, groups: Labels) -> Decision:
+def with_sides(decision: Decision, similarity: Matrix, groups: Labels) -> Decision:
     """The decision with its sides, and with the nearest side of every client without a group.
 
     Sides that are not steady yet are no reason to split, but a change may know another one.
     """
-    assert decision.similarity is not None
     clients, sure = np.array(decision.clients), groups >= 0
-    labels = with_nearest(decision.similarity, groups)
+    labels = with_nearest(similarity, groups)
     sides, unsure = (
         tuple(tuple(clients[mask & (labels == part)].tolist()) for part in range(labels.max() + 1))
         for mask in (sure, ~sure)

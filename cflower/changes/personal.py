@@ -39,6 +39,7 @@ from cflower.algorithm.state import (
     Role,
     RoundResult,
     Task,
+    Training,
 )
 from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Vote, compared, vote_of
@@ -107,12 +108,12 @@ def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
     own, measured = dict(leaf.own), defaultdict[str, dict[int, Metrics]](dict)
     for reply in replies:
         client = reply.client
-        if reply.update is None:
-            measured[client][reply.ask.number] = reply.metrics
-        else:
+        if isinstance(reply, Training):
             start = leaf.own.get(client, leaf.model)
             own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
             measured[client] = by_number(reply.metrics)
+        else:
+            measured[client][reply.ask.number] = reply.metrics
     return replace(leaf, own=only(own, measured), measured=measured)
 
 

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, Reply, Role, Task
+from cflower.algorithm.state import Ask, Reply, Role, Task, Training
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.messages.arrays import copy_of
@@ -29,7 +29,7 @@ from cflower.messages.metrics import (
     plausible,
 )
 from cflower.messages.older_api import as_records, instructions
-from cflower.messages.replies import read_reply, too_late
+from cflower.messages.replies import read_metrics, read_training, too_late
 from cflower.messages.roll_call import RollCall
 from cflower.ordering import in_order, line, listed, only, without
 
@@ -50,8 +50,8 @@ class Sent(NamedTuple):
     """An ask that was sent, with what a late reply to it needs."""
 
     ask: Ask
-    model: Weights | None
-    """The model that was sent; None if there were several."""
+    models: Mapping[str, Weights]
+    """The models that were sent, by their keys in the message."""
 
 
 @dataclass
@@ -138,7 +138,7 @@ class ClientMessenger:
                 content = instructions(ask.task, content)
             kind = TASKS[ask.task].message_type if len(models) == 1 else EVALUATE_PATH
             message = Message(content, nodes[ask.client], kind, group_id=str(ask.server_round))
-            self._sent.append((message, Sent(ask, models.get(self.arrays_key))))
+            self._sent.append((message, Sent(ask, models)))
         return [message for message, _ in self._sent]
 
     def exchange(
@@ -190,12 +190,13 @@ class ClientMessenger:
         self._sent = []
         for message in messages:
             client = self.roll_call.name_of(message.metadata.dst_node_id)
-            self._sent.append((message, Sent(Ask(client, ROOT, Role.OWN, server_round), model)))
+            ask = Ask(client, ROOT, Role.OWN, server_round)
+            self._sent.append((message, Sent(ask, {self.arrays_key: model})))
         self.failures = self.failures.asked(sent.ask for _, sent in self._sent)
 
     def send_again(self, outstanding: Iterable[Sent], config: ConfigRecord) -> None:
         """Send what an earlier process of this run had sent to clients that are connected."""
-        sent = {ask: model for ask, model in outstanding if model is not None}
+        sent = dict[Ask, Mapping[str, Weights]](outstanding)
         nodes = self.roll_call.nodes
         messages = self.messages({a: sent[a] for a in sent if a.client in nodes}, config)
         for message in messages:
@@ -241,21 +242,25 @@ class ClientMessenger:
                 yield sent, content
         self.failures = self.failures.added(megabytes=megabytes, reading=reading)
 
-    def replies(self, messages: Iterable[Message]) -> Iterator[tuple[Sent, Reply]]:
-        """Each usable reply to an ask about one model, as it comes."""
+    def training(self, sent: Sent, message: Message) -> Training:
+        """The reply to a training, for `read`."""
+        model, known = sent.models[self.arrays_key], (self.layout, self.projection)
+        return read_training(message, sent.ask, model, *known, self.weighted_by, self.local.keys)
 
-        def read(sent: Sent, message: Message) -> Reply:
-            known = self.layout, self.projection, self.weighted_by, self.local.keys
-            return read_reply(message, sent.ask, sent.model, *known)
-
-        return self.read(messages, read)
+    def reply(self, sent: Sent, message: Message) -> Reply:
+        """The reply to an ask about one model, for `read`."""
+        if TASKS[sent.ask.task].trains:
+            return self.training(sent, message)
+        metrics, num_examples = read_metrics(message, self.weighted_by)
+        return Reply(sent.ask, num_examples, metrics)
 
     def trainings(
         self, messages: Iterable[Message], tree: ParameterTree, server_round: int
-    ) -> Iterator[Reply]:
+    ) -> Iterator[Training]:
         """The usable replies to a round's training; late ones with the model that was sent."""
-        for sent, reply in self.replies(self.local.after_most(messages)):
-            asked, late = sent.ask.server_round, replace(reply, origin=sent.model)
+        for sent, reply in self.read(self.local.after_most(messages), self.training):
+            asked = sent.ask.server_round
+            late = replace(reply, origin=sent.models[self.arrays_key])
             if asked == server_round:
                 yield reply
             elif problem := too_late(tree, late):
@@ -265,7 +270,7 @@ class ClientMessenger:
                 yield late
 
     def answers(self, messages: Iterable[Message]) -> list[Reply]:
-        answers = {sent.ask: reply for sent, reply in self.replies(messages)}
+        answers = {sent.ask: reply for sent, reply in self.read(messages, self.reply)}
         measured = {ask: ClientMetrics.of(reply) for ask, reply in answers.items()}
         kept = plausible(measured, self.grouped)
         return [replace(reply, metrics=kept[ask].metrics) for ask, reply in answers.items()]

@@ -8,11 +8,11 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, Reply
+from cflower.algorithm.state import Ask, Training
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights, norm
 from cflower.messages.arrays import RecordKind
-from cflower.messages.client_names import TASKS, is_name
+from cflower.messages.client_names import is_name
 from cflower.messages.failures import FAULTS, BadReplyError, Fault
 from cflower.messages.layout import Layout
 from cflower.messages.metrics import ClientMetrics
@@ -32,34 +32,31 @@ MOST_EXAMPLES = 1e12
 """A larger number would outweigh all other clients of the cluster."""
 
 
-def read_reply(
+def read_training(
     message: Message,
     ask: Ask,
-    model: Weights | None,
+    model: Weights,
     layout: Layout,
     projection: Projection,
     weighted_by: str,
     local: Set[str] = frozenset(),
-) -> Reply:
-    """The metrics in the reply to an ask; to a training also the client update of ``model``.
+) -> Training:
+    """The metrics in the reply to a training, and the client's update of ``model``.
 
     ``weighted_by`` is the metric with the number of examples, and ``local`` arrays stay on the
     clients. `BadReplyError` as in `read_metrics`, and for arrays that do not fit the layout or are
     not finite.
     """
     metrics, num_examples = read_metrics(message, weighted_by)
-    if not TASKS[ask.task].trains:
-        return Reply(ask, num_examples, metrics)
-    assert model is not None  # a message to train has one model
     arrays = the_one(ArrayRecord, message.content)
     update = layout.update(arrays, model, local)
     length, kept = projection.measured(update.trained)
     if not math.isfinite(length):
         layout.weights(arrays, local)
-    return Reply(ask, num_examples, metrics, update, length, kept)
+    return Training(ask, num_examples, metrics, update=update, norm=length, kept=kept)
 
 
-def too_late(tree: ParameterTree, reply: Reply) -> str:
+def too_late(tree: ParameterTree, reply: Training) -> str:
     """Why a late reply to a training cannot be used; empty if it can.
 
     It can if its client still trains that cluster's model. It can also place a client that the

@@ -1,13 +1,13 @@
 """One client of any Flower app, called in this process."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.clientapp import ClientApp
 
-from cflower.algorithm.state import Ask, Reply, Role, Task
+from cflower.algorithm.state import Ask, Role, Task
 from cflower.algorithm.tree import Cluster
 from cflower.algorithm.weights import Vector
 from cflower.errors import ConfigError, FederationError
@@ -16,7 +16,7 @@ from cflower.messages.failures import FailureRecord
 from cflower.messages.flower import has_client_fn
 from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.local_arrays import lacking
-from cflower.messages.messenger import ClientMessenger
+from cflower.messages.messenger import ClientMessenger, Read, Sent
 from cflower.messages.metrics import ClientMetrics, Metrics, plausible
 from cflower.messages.roll_call import RollCall
 from cflower.own_code import own_function
@@ -61,27 +61,26 @@ class LocalClient:
 
     def update(self, cluster: Cluster) -> Vector:
         """Its update of a split cluster's model, as the run compared updates, shape (k,)."""
-        reply = self._ask("train", cluster)
+        reply = self._ask("train", cluster, self._messenger.training)
         self.sizes = int(reply.num_examples), 0
-        assert reply.kept is not None
         return self.run.projection.seen(reply.kept)
 
     def evaluate(self, cluster: Cluster) -> Metrics:
         """Its metrics of a cluster's model; {} if its app does not evaluate."""
         if not has_function(self._messenger.grid, EVALUATE, if_unknown=True):
             return {}
-        measured = ClientMetrics.of(self._ask("evaluate", cluster))
+        measured = ClientMetrics.of(self._ask("evaluate", cluster, self._messenger.reply))
         self.sizes = self.sizes[0], int(measured.num_examples)
         return plausible({self._name: measured}, GroupedLog())[self._name].metrics
 
-    def _ask(self, task: Task, cluster: Cluster) -> Reply:
+    def _ask(self, task: Task, cluster: Cluster, reader: Callable[[Sent, Message], Read]) -> Read:
         messenger = self._messenger
         ask = Ask(self._name, cluster.name, Role.PLACE, cluster.split_round or 0, task)
         config = ConfigRecord(self.run.settings.get(f"{task}-config", {}))
         messages = messenger.messages({ask: cluster.model}, config)
         replies = list(messenger.exchange(messages))
         messenger.local.keys = lacking(replies[0], self.run.layout) or frozenset()
-        for _, reply in messenger.replies(replies):
+        for _, reply in messenger.read(replies, reader):
             return reply
         problem = messenger.problems[self._name].text
         if replies[0].has_error() and not self._node_config:

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from cflower.algorithm.constants import FEW, LONG, MOST
-from cflower.algorithm.state import CFLState, KnownUpdate, Reply
+from cflower.algorithm.state import CFLState, KnownUpdate, Training
 from cflower.algorithm.weights import Update, Vector
 from cflower.ordering import only, without
 
@@ -36,33 +36,33 @@ def limited(claims: Iterable[float]) -> Vector:
 
 @dataclass
 class Members:
-    """What a cluster's members sent last, in earlier rounds and in this one so far."""
+    """A cluster's members with their last updates, of earlier rounds and of this one so far."""
 
     size: int
     last: dict[str, Vector]
     """The figures of each, shape (3,)."""
     before: Mapping[str, KnownUpdate]
     """Their last updates of earlier rounds."""
-    heard: list[str] = field(default_factory=list)
-    """Those that replied in this round."""
+    replied: int = 0
+    """Number of those that replied in this round."""
     usual: Vector | None = None
     """Their usual figures, once `FEW` are known."""
     num_known: int = 0
     """Number of replies that ``usual`` rests on; those of this round count twice."""
-    waiting: list[Reply] = field(default_factory=list)
+    waiting: list[Training] = field(default_factory=list)
     """Replies of this round beyond the bounds when they came."""
 
-    def hear(self, client: str, figures: Vector) -> None:
+    def add(self, client: str, figures: Vector) -> None:
         """Take up a reply of this round."""
         self.last[client] = figures
-        self.heard.append(client)
-        num_known = len(self.last) + len(self.heard)
+        self.replied += 1
+        num_known = len(self.last) + self.replied
         if len(self.last) >= FEW and num_known >= 2 * self.num_known:
             # Anew when twice as much is known: seldom enough for clusters of thousands.
-            self.usual, self.num_known = self.found(), num_known
+            self.usual, self.num_known = self.usual_now(), num_known
 
-    def found(self) -> Vector:
-        """The usual figures by all that is known now."""
+    def usual_now(self) -> Vector:
+        """The usual figures by all updates that are known now."""
         return usual_of(self.last.values(), self.size)
 
     @cached_property
@@ -70,9 +70,8 @@ class Members:
         """The sum of their updates of earlier rounds, as `Projection.keep` keeps them."""
         return sum((update.vector for update in self.before.values()), np.zeros(()))
 
-    def turned_back_by(self, reply: Reply) -> bool:
+    def turned_back_by(self, reply: Training) -> bool:
         """Whether an update points against the sum of the other members' last ones."""
-        assert reply.kept is not None
         own = self.before.get(reply.client)
         others = self.direction - own.vector if own else self.direction
         return bool(np.sum(reply.kept * others) < 0)
@@ -82,9 +81,9 @@ def usual_of(figures: Iterable[Vector], size: int) -> Vector:
     """What is usual among ``size`` members by the updates that are not zero, shape (3,).
 
     Each figure by itself: what at least half of the members reach; as long as fewer are known, or
-    if it is more, the median without the largest, so that nobody is its own measure. Of two in the
-    middle their mean, but at most `LONG` times the smaller: one of two may be as large as a hostile
-    client likes. Zeros if fewer than two updates are not zero.
+    if it is more, the median without the largest, so that no client is its own measure. The mean of
+    two in the middle is at most `LONG` times the smaller: a hostile client may make one of two as
+    large as it likes. Zeros if fewer than two updates are not zero.
 
     >>> few = [np.array(one) for one in ([1.0, 10.0], [3.0, 1e6], [9.0, 1e6], [0.0, 99.0])]
     >>> half = [np.array([norm, 10.0]) for norm in (1.0, 1.0, 9.0, 9.0)]
@@ -101,7 +100,7 @@ def usual_of(figures: Iterable[Vector], size: int) -> Vector:
 
 
 def fractions(most: Vector, values: Vector) -> Vector:
-    """What of each value is within its bound, at most 1.
+    """The fraction of each value that is within its bound, at most 1.
 
     >>> fractions(np.array([1.0, 2.0, 0.0]), np.array([4.0, 1.0, 0.0]))
     array([0.25, 1.  , 1.  ])
@@ -137,7 +136,7 @@ class RobustMean:
     most: float = MOST
     """Number of usual clients for which one may count; 0: any number, as eq. 2 has it."""
 
-    def bounded(self, replies: Iterable[Reply]) -> Iterator[Reply]:
+    def bounded(self, replies: Iterable[Training]) -> Iterator[Training]:
         """The replies as they count, those beyond the bounds last."""
         tree = self.state.tree
         shared = {
@@ -152,7 +151,7 @@ class RobustMean:
                 yield reply
             else:
                 members, figures = clusters[reply.ask.cluster], self._figures(reply)
-                members.hear(reply.client, figures)
+                members.add(reply.client, figures)
                 usual = members.usual
                 if usual is not None and (figures <= (bounds := self._bounds(usual))).all():
                     yield self._weighted(reply, members, usual, bounds[COUNTS])
@@ -167,7 +166,7 @@ class RobustMean:
         known = only(self.state.known, present)
         return Members(len(present), {c: self._figures(u) for c, u in known.items()}, known)
 
-    def _figures(self, update: Reply | KnownUpdate) -> Vector:
+    def _figures(self, update: Training | KnownUpdate) -> Vector:
         claim = self.weight(update.num_examples)
         return np.array([update.norm, claim, update.norm * claim])
 
@@ -179,9 +178,9 @@ class RobustMean:
         bounds[NORM] = LONG * usual[NORM]
         return bounds
 
-    def _held(self, members: Members) -> Iterator[Reply]:
+    def _held(self, members: Members) -> Iterator[Training]:
         """The replies that waited, within the bounds of their cluster."""
-        usual = members.found()
+        usual = members.usual_now()
         bounds = self._bounds(usual)
         for reply in members.waiting:
             kept = float(fractions(bounds, members.last[reply.client])[NORM])
@@ -190,8 +189,8 @@ class RobustMean:
             yield self._shortened(reply, kept)
 
     def _weighted(
-        self, reply: Reply, members: Members, usual: Vector, most: Vector, length: float = 1.0
-    ) -> Reply:
+        self, reply: Training, members: Members, usual: Vector, most: Vector, length: float = 1.0
+    ) -> Training:
         """The reply, to be cut to this fraction, with a claim and a pull of at most these.
 
         As evidence a long update stays longer than usual, like the updates of a small group before
@@ -203,11 +202,10 @@ class RobustMean:
         share = min(float(fractions(most, own).min()), 1.0 if length == 1 else 1 / LONG)
         return replace(reply, share=share, counts=length * share) if share < 1 else reply
 
-    def _shortened(self, reply: Reply, fraction: float) -> Reply:
+    def _shortened(self, reply: Training, fraction: float) -> Training:
         """The reply with this fraction of its update."""
         if fraction == 1:
             return reply
-        assert reply.update is not None and reply.kept is not None
         scale = reply.update.trained.dtype.type(fraction)
         update = Update(reply.update.trained * scale, reply.update.carried)
         return replace(reply, update=update, kept=reply.kept * scale)

@@ -2,15 +2,18 @@
 
 One safetensors file (no pickle) with the arrays, named by their digests, and the structure of the
 state as JSON in its metadata; a second file has the SHA-256 of the first one's header, so that
-every array is hashed once and written as it is. The structure has the SHA-256 of other files of the
-run, too, as they were then: of ``rounds.jsonl``, ``config.json`` and the similarities. The last two
-checkpoints are kept; a run that is over keeps only the last one if they are large.
+every array is hashed once and written as it is. A vector is stored in blocks, and equal blocks
+once: so the body that leaves share, at the beginning of their models, is there once. The structure
+has the SHA-256 of other files of the run, too, as they were then: of ``rounds.jsonl``,
+``config.json`` and the similarities. The last two checkpoints are kept; a run that is over keeps
+only the last one if they are large.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from safetensors.numpy import load
 
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
-from cflower.algorithm.weights import Weights
+from cflower.algorithm.weights import Weights, blocks
 from cflower.changes.norm_history import NormHistory
 from cflower.errors import RunFolderError, first_line
 from cflower.messages.failures import FailureRecord, Standing
@@ -31,6 +34,9 @@ from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
 CHECKPOINT_FORMAT = "cflower-checkpoint-15"
+BLOCK = 2**14
+"""Entries of a vector that are stored together; of those in one block with the end of a body that
+leaves share, each leaf stores its own."""
 KEPT = 2
 LARGE_CHECKPOINTS = 50_000_000
 """Bytes of checkpoints above which a run that is over keeps only the last one."""
@@ -64,13 +70,16 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before the last two."""
         name = f"{checkpoint.server_round:06d}"
-        arrays, digests = dict[str, NDArray[Any]](), dict[int, str]()
+        arrays, digests = dict[str, NDArray[Any]](), dict[int, list[str]]()
 
-        def put(array: NDArray[Any]) -> str:
+        def put(array: NDArray[Any]) -> list[str]:
             # By its id, because clients share arrays; a state keeps all of its own alive.
-            digest = digests[id(array)] = digests.get(id(array)) or digest_of(array)
-            arrays.setdefault(digest, np.ascontiguousarray(array))
-            return digest
+            if id(array) not in digests:
+                parts = [b for _, b in blocks(array, BLOCK)] if array.ndim == 1 else []
+                parts = list(map(np.ascontiguousarray, parts or [array]))
+                digests[id(array)] = list(map(digest_of, parts))
+                arrays.update(zip(digests[id(array)], parts, strict=True))
+            return digests[id(array)]
 
         state = replace(checkpoint.state, placed={}, pending=None)  # they are of one round only
         whole = packed(checkpoint._replace(state=state), put)
@@ -85,7 +94,7 @@ class Checkpoints:
         self._keep(KEPT)
 
     def close(self) -> None:
-        """Of large checkpoints keep only the last one."""
+        """Keep only the last checkpoint if they are large."""
         files = self._folder.glob("*.s*")  # a run without rounds has no such folder
         if sum(path.stat().st_size for path in files) > LARGE_CHECKPOINTS:
             self._keep(1)
@@ -178,7 +187,14 @@ def read_checkpoint(path: Path, header: bytes) -> tuple[Checkpoint, dict[str, An
     structure = json.loads(json.loads(header[8:])["__metadata__"]["structure"])
     if structure["format"] != CHECKPOINT_FORMAT:
         raise ValueError(f"its format is {structure['format']!r}, not {CHECKPOINT_FORMAT!r}")
-    checkpoint: Checkpoint = unpacked(structure["checkpoint"], read_arrays(path, header))
+    arrays = read_arrays(path, header)
+
+    @cache  # clients share arrays
+    def whole(*digests: str) -> NDArray[Any]:
+        first, *more = (arrays[digest] for digest in digests)
+        return np.concatenate([first, *more]) if more else first
+
+    checkpoint: Checkpoint = unpacked(structure["checkpoint"], whole)
     clusters = checkpoint.state.tree.clusters
     if not isinstance(checkpoint.server_round, int):
         raise ValueError(f"its round is {checkpoint.server_round!r}")
@@ -207,16 +223,16 @@ def packed(value: Any, put: Callable[[NDArray[Any]], Any]) -> Any:
     return {kind if kind in RECORDS else "list": [packed(part, put) for part in parts]}
 
 
-def unpacked(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+def unpacked(value: Any, whole: Callable[..., NDArray[Any]]) -> Any:
     """The inverse of `packed`; sequences become tuples."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "array":
-        return arrays[content]
+        return whole(*content)
     if kind in ENUMS:
         return ENUMS[kind](content)
     if kind == "map":
-        return {key: unpacked(part, arrays) for key, part in content.items()}
-    parts = tuple(unpacked(part, arrays) for part in content)
+        return {key: unpacked(part, whole) for key, part in content.items()}
+    parts = tuple(unpacked(part, whole) for part in content)
     return parts if kind == "list" else RECORDS[kind](*parts)

@@ -21,7 +21,7 @@ from cflower.algorithm.aggregation import WeightedMean
 from cflower.algorithm.constants import SIGNIFICANT
 from cflower.algorithm.criteria import Decision, Evidence, Memory, Outcome
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import DECIDE, Ask, CFLState, KnownUpdate, Reply, Role
+from cflower.algorithm.state import DECIDE, Ask, CFLState, KnownUpdate, Role, Training
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.clustering import best_parts
@@ -129,7 +129,7 @@ class Advised(Strategy):
         self._memory, self._known = Memory(), dict[str, KnownUpdate]()
         self._config = ConfigRecord()
         self._asked: Groups = ()
-        self._replies: dict[str, Reply] = {}
+        self._replies: dict[str, Training] = {}
         self._failed = self._alone = False
 
     @property
@@ -232,7 +232,6 @@ class Advised(Strategy):
         report.note(outcome.problems)
         origin = projection.project(self._origin.trained)
         for client, reply in read.items():
-            assert reply.kept is not None  # it is of a training
             known = reply.kept, reply.norm, reply.num_examples, origin
             self._known[client] = KnownUpdate(server_round, *known)
         absent = in_order(self._known.keys() - here)
@@ -248,10 +247,9 @@ class Advised(Strategy):
         if server_round >= ASKED_AFTER and groups and not self._asked:
             self._asked, self._replies = groups, read
 
-    def _mean(self, read: Mapping[str, Reply]) -> Weights:
+    def _mean(self, read: Mapping[str, Training]) -> Weights:
         mean = WeightedMean()
         for reply in read.values():
-            assert reply.update is not None  # it is of a training
             mean.add(reply.update, reply.num_examples)
         return Weights(*(o + u for o, u in zip(self._origin, mean.mean(), strict=True)))
 
@@ -292,13 +290,13 @@ class Advised(Strategy):
 
 def evidence_of(
     server_round: int,
-    read: Mapping[str, Reply],
+    read: Mapping[str, Training],
     members: tuple[str, ...],
     absent: tuple[str, ...],
     projection: Projection,
 ) -> Evidence:
     """The updates of a round, as `AutoCriterion` sees those of one cluster."""
-    kept = [reply.kept for reply in read.values() if reply.kept is not None]
+    kept = [reply.kept for reply in read.values()]
     weights = np.array([reply.num_examples for reply in read.values()])
     weights, output = weights / (weights.sum() or 1.0), projection.output
     return Evidence(

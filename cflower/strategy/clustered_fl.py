@@ -52,10 +52,10 @@ class ClusteredFL(Settings, Strategy):
         How a cluster's model follows the mean update; eq. 2 if not given.
     weighting : {"examples", "uniform"}
         ``w_i = |D_i|/|D_c|`` (eq. 2) or ``1/|c|`` (Algorithm 5).
-    aggregation, beta : {"fedavg", "fedmedian", "fedtrimmedavg"}, float in (0, 0.5)
+    aggregation, beta : {"fedavg", "fedmedian", "fedtrimmedavg"} or Aggregator, float in (0, 0.5]
         The mean update of a cluster: eq. 2, or each coordinate's median, or mean without a share of
         ``beta`` at each end; these two withstand many hostile clients, ignore ``weighting`` and
-        keep a round's updates in memory.
+        keep a round's updates in memory, as does an `Aggregator` of your own.
     similarity_layers : str
         Comma-separated patterns of the arrays that similarity compares.
     projection_dim : int

@@ -8,6 +8,7 @@ from math import inf
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from cflower.algorithm.aggregation import Average
 from cflower.algorithm.optimizers import ADAPTIVE
 from cflower.algorithm.round import CFL
 from cflower.algorithm.state import ADAPT, CFLState
@@ -86,7 +87,9 @@ class Conditions:
             settings.similarity_layers,
             output=2 * sum(permute) <= len(permute),
         )
-        output = projection.output if trial_rounds and not settings.trimmed_share else None
+        # The mean of a common body is that of the leaves' means, which only eq. 2 permits.
+        has_common_body = trial_rounds and isinstance(rules.aggregator, Average)
+        output = projection.output if has_common_body else None
         return CFL(
             rules.criterion,
             projection,
@@ -98,7 +101,7 @@ class Conditions:
             self.all_train_after(num_rounds),
             num_rounds,
             body=layout.num_trained - output.size if output else 0,
-            trim=settings.trimmed_share,
+            aggregator=rules.aggregator,
             middle=bool(settings.max_influence),
             metric=settings.leading,
         )

@@ -76,7 +76,7 @@ def final_report(
 def asks_of(
     clients: Iterable[str], messenger: ClientMessenger, state: CFLState, server_round: int
 ) -> Iterator[tuple[Ask, Weights | dict[str, Weights]]]:
-    """What each client is asked, with the model, or all on its path by their clusters."""
+    """The asks of each client with the model, or with all models on its path by their clusters."""
     personal, facts = state.personal_models, messenger.roll_call.facts
     for client in clients:
         path = state.path_of(client)
@@ -100,7 +100,7 @@ def levels_in(
     if sent.ask.role is Role.PERSONAL:
         return {PERSONAL_LEVEL: read_metrics(message, weighted_by)}, CheckedFacts({})
     reported = facts_in(content, FACTS)
-    if sent.model is not None:
+    if len(sent.models) == 1:
         return {sent.ask.cluster: read_metrics(message, weighted_by)}, reported
     path = [cluster.name for cluster in state.path_of(sent.ask.client)]
     records = records_in(content, MetricRecord)

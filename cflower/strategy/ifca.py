@@ -3,7 +3,7 @@ NeurIPS 2020, arXiv 2006.04088; model averaging (Algorithm 1, option II).
 
 The server keeps k models, whose number is given. Before each round every client takes the one with
 the least loss on its own training examples, and trains that; each model becomes the mean of what
-was trained from it. A model that nobody takes stays as it is.
+was trained from it. A model that no client takes stays as it is.
 
 Differences: the models go to the clients one after another, in evaluations. With sampling, all
 clients that are there choose, and each model's clients are sampled apart.
@@ -76,7 +76,7 @@ class IFCA(ClusteredFL):
                 if (loss := answer.metrics.get("loss")) is not None:
                     losses.setdefault(answer.client, {})[end.name] = float(loss)
         own = {client: tree.leaf_of(client).name for client in tree.clients}
-        own |= {client: min(found, key=found.__getitem__) for client, found in losses.items()}
+        own |= {client: min(loss_of, key=loss_of.__getitem__) for client, loss_of in losses.items()}
         of = {end.name: tuple(c for c in tree.clients if own[c] == end.name) for end in tree.ends}
         ends = (replace(end, members=of[end.name]) for end in tree.ends)
         run.state = replace(run.state, tree=tree.update(*ends))

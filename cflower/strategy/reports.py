@@ -8,7 +8,7 @@ from typing import Any
 from flwr.supercore import log
 
 from cflower.algorithm.criteria import Decision
-from cflower.algorithm.state import CFLState, Reply, Role
+from cflower.algorithm.state import CFLState, Role, Training
 from cflower.algorithm.tree import SELECTIONS, ParameterTree, Selection
 from cflower.errors import FederationError
 from cflower.messages.client_names import PARTS_APART
@@ -19,6 +19,9 @@ from cflower.messages.metrics import ClientMetrics, Metrics, mean_over_clients, 
 from cflower.metric import Metric
 from cflower.ordering import listed, only
 from cflower.pooled import POOLED, Pooled, pooled
+
+LATE = "Late replies that count now: %s."
+STILL_OUT = "The round is closed without %s: their replies may still come."
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,9 @@ class RoundReport:
     central: Mapping[str, Any] = field(default_factory=dict)
     """The metrics of ``evaluate_fn`` after the round, means over the clusters."""
     lowered: dict[str, float] = field(default_factory=dict)
-    """The fraction of its claim for which a client counts (`Reply.counts`), if it is bounded."""
+    """The fraction of its claim for which a client counts (`Training.counts`), if it is bounded."""
 
-    def noted(self, reply: Reply) -> Reply:
+    def noted(self, reply: Training) -> Training:
         """A reply to training, once its metrics are noted."""
         client, cluster, role, asked, *_ = reply.ask
         if role is Role.OWN or client in self.trained.unassigned:
@@ -88,12 +91,9 @@ class RoundReport:
         received, failed = len(self.measured), len(outcome.problems)
         log(INFO, "aggregate_train: Received %d results and %d failures", received, failed)
         self.note(outcome.problems, after.log_since(before))
-        if self.late:
-            late = listed([f"{client} (round {asked})" for client, asked in self.late.items()])
-            log(INFO, "Late replies that count now: %s.", late)
-        if outstanding:
-            left = listed([f"{client} (round {asked})" for client, asked in outstanding.items()])
-            log(INFO, "The round is closed without %s: their replies may still come.", left)
+        for sentence, asks in (LATE, self.late), (STILL_OUT, outstanding):
+            if asks:
+                log(INFO, sentence, listed([f"{c} (round {asked})" for c, asked in asks.items()]))
         simulated = messenger.roll_call.simulated
         if stop := after.must_stop(outcome, self.server_round, simulated=simulated):
             raise FederationError(stop)
@@ -216,8 +216,8 @@ class FinalReport:
         for leaf in self.state.tree.leaves:
             members = self.state.members_of(leaf)
             ways[leaf.name] = [one.leaf for one in only(self.clients, members).values()]
-        found = {way: pooled(one.metrics for one in measured) for way, measured in ways.items()}
-        return {way: figures for way, figures in found.items() if figures}
+        together = {way: pooled(one.metrics for one in ways[way]) for way in ways}
+        return {way: figures for way, figures in together.items() if figures}
 
 
 def mean_of(measured: Iterable[ClientMetrics]) -> Metrics:

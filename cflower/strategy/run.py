@@ -139,7 +139,7 @@ class Run:
         )
 
     def _resumed(self, clients: Sequence[str]) -> Checkpoint | None:
-        """Where an observer lets the run go on, once all have begun; None: from its first round."""
+        """The checkpoint from which an observer lets the run go on; None to begin with round 1."""
         configs = {"train-config": self.call.train_config}
         configs["evaluate-config"] = self.call.evaluate_config
         settings = self.plain_settings | {key: plain(config) for key, config in configs.items()}

@@ -56,15 +56,15 @@ class SCAFFOLD(ClusteredFL):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate the models, then move c by the changes in the replies that count."""
         changes = dict[str, Vector]()
-        found = super().aggregate_train(server_round, self._apart(replies, changes))
+        result = super().aggregate_train(server_round, self._apart(replies, changes))
         assert self._run is not None
         training = without(dict.fromkeys(self.tree.clients), self._run.roll_call.only_evaluating)
         for client in in_order(changes.keys() & self._run.report.measured):
             self._control = self._control + changes[client] / len(training)
-        return found
+        return result
 
     def _apart(self, replies: Iterable[Message], changes: dict[str, Vector]) -> Iterator[Message]:
-        """The replies as `ClusteredFL` reads them, whose changes of c_i are taken out."""
+        """The replies without their changes of c_i, as `ClusteredFL` reads them."""
         for reply in replies:
             sent = reply.content.get(CONTROL) if reply.has_content() else None
             if self._run is not None and isinstance(sent, ArrayRecord):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.aggregation import AGGREGATIONS, MEDIAN, Aggregation
+from cflower.algorithm.aggregation import Aggregation, Aggregator, TrimmedMean, aggregator_of
 from cflower.algorithm.constants import MOST
 from cflower.algorithm.criteria import Criterion
 from cflower.algorithm.optimizers import ServerOptimizer
@@ -27,12 +27,17 @@ from cflower.settings import (
     key_of,
     number,
     require,
+    same,
 )
 from cflower.strategy.observers import Observer, Observers
 
 Plain = (bool, int, float, str, type(None))
-NESTED = {"criterion": "criterion", "optimizer": "server-optimizer"}
-"""Settings with settings of their own, and their keys."""
+NESTED = {
+    "criterion": "criterion",
+    "optimizer": "server-optimizer",
+    "aggregation": "aggregation",
+}
+"""Settings that may be objects with settings of their own, and their keys."""
 
 
 class Rules(NamedTuple):
@@ -40,6 +45,7 @@ class Rules(NamedTuple):
 
     criterion: Criterion
     optimizer: ServerOptimizer
+    aggregator: Aggregator
     trial_rounds: int
     moving: bool
     personal: bool
@@ -67,8 +73,8 @@ class Settings:
     evaluate_metrics_aggr_fn: MetricsAggregation | None = None
     optimizer: ServerOptimizer | None = None
     weighting: Weighting = choice("examples", WEIGHTINGS)
-    aggregation: Aggregation = choice("fedavg", AGGREGATIONS)
-    beta: float = number(0.2, above=0, below=MEDIAN)
+    aggregation: Aggregator | Aggregation = "fedavg"
+    beta: float = same(TrimmedMean, "beta")
     similarity_layers: str = "*"
     projection_dim: int = number(16384, least=0)
     untrained: Sequence[str] = UNTRAINED
@@ -99,19 +105,16 @@ class Settings:
         for name, value in given.items():
             if value is None:
                 given[name] = getattr(criterion, name, defaults[name])
-        higher = self.leading.higher_is_better
-        return Rules(
-            criterion, self.optimizer or ServerOptimizer(), **given, higher_is_better=higher
-        )
+        aggregator, higher = self.aggregation, self.leading.higher_is_better
+        if isinstance(aggregator, str):
+            aggregator = aggregator_of(aggregator, self.beta)
+        optimizer = self.optimizer or ServerOptimizer()
+        return Rules(criterion, optimizer, aggregator, **given, higher_is_better=higher)
 
     @property
     def leading(self) -> Metric:
         """The metric that leads, with its direction; `ConfigError` if that is not known."""
         return Metric.of(self.metric, self.higher_is_better)
-
-    @property
-    def trimmed_share(self) -> float:
-        return {"fedavg": 0.0, "fedmedian": MEDIAN}.get(self.aggregation, float(self.beta))
 
     def check(self) -> None:
         """Refuse wrong settings with a ConfigError."""
@@ -123,12 +126,14 @@ class Settings:
                 f"Got {name}={value!r}, but expected a list, such as [{example}].",
             )
         check_influence("max_influence", self.max_influence)
-        for name, value, method, kind, example in (
-            ("criterion", self.rules.criterion, "decide", "Criterion", "AutoCriterion"),
-            ("optimizer", self.rules.optimizer, "step", "ServerOptimizer", "ServerOptimizer"),
+        rules = self.rules
+        for name, value, methods, kind, example in (
+            ("criterion", rules.criterion, ["decide"], "Criterion", "AutoCriterion"),
+            ("optimizer", rules.optimizer, ["step"], "ServerOptimizer", "ServerOptimizer"),
+            ("aggregation", rules.aggregator, ["mean", "empty"], "Aggregator", "TrimmedMean"),
         ):
             require(
-                has_methods(value, method),
+                has_methods(value, *methods),
                 f"Got {name}={value!r}, but expected an object with the methods of {kind}, such "
                 f"as {example}().",
             )
@@ -145,7 +150,7 @@ class Settings:
         settings["untrained"] = list(self.untrained)
         for spec in fields(self):
             value = getattr(rules, spec.name, getattr(self, spec.name))
-            if spec.name in NESTED:
+            if spec.name in NESTED and not isinstance(value, str):
                 settings[NESTED[spec.name]] = described(value)
             elif isinstance(value, Plain) and not spec.name.startswith(("min_", "roll_call")):
                 settings[key_of(spec)] = value
@@ -153,7 +158,7 @@ class Settings:
 
 
 def described(thing: Any) -> dict[str, Any]:
-    """A criterion or optimizer under its name, with its fields under kebab-case keys.
+    """A criterion, an optimizer or an aggregator: its name, and its fields by kebab-case keys.
 
     >>> from cflower.algorithm.criteria import NeverSplit
     >>> described(NeverSplit())

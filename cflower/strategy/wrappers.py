@@ -93,7 +93,7 @@ def refuse_secure_aggregation(mods: Iterable[Any]) -> None:
             raise ConfigError(SECRET_SUMS.format(name))
 
 
-def refuse_unfit_wrappers(aggregation: str) -> None:
+def refuse_unfit_wrappers(aggregation: object) -> None:
     """Raise a ConfigError if a wrapper for differential privacy that does not fit is the caller."""
     for frame, _ in walk_stack(None):
         wrapper = type(frame.f_locals.get("self")).__name__
@@ -107,5 +107,5 @@ def refuse_unfit_wrappers(aggregation: str) -> None:
         if wrapper.startswith("DifferentialPrivacy") and aggregation != "fedavg":
             raise ConfigError(
                 f"{wrapper} cannot be put around ClusteredFL with aggregation={aggregation!r}: its "
-                "noise hides a client in a mean, not in a median or trimmed mean. Use 'fedavg'."
+                "noise hides a client in a mean, not in a median or the like. Use 'fedavg'."
             )

@@ -103,7 +103,7 @@ def main(
     ] = "digits",
     seeds: command.Seeds = "0-2",
     attacks: Annotated[str, typer.Option(help="all, or some; commas.")] = ALL,
-    rules: Annotated[str, typer.Option(help="fedavg, fedmedian, ... FedMedian, Krum; commas.")] = (
+    rules: Annotated[str, typer.Option(help="fedavg, my_rules:Mine, Krum, ...; commas.")] = (
         "fedavg"
     ),
     model: Annotated[str, typer.Option(help="For images; the table's is linear.")] = "mlp",
@@ -143,7 +143,7 @@ def main(
         hostile = clients // 10 if attack == "sleeper" else adversaries
         what = {"data": name, "model": keys["model"], "groups": sizes or "one", "rule": rule}
         what |= {"clients": clients, "adversaries": hostile, "rounds": rounds, "seed": seed}
-        for one in (attack, AWAY) if rule.islower() else (attack,):
+        for one in (attack, AWAY) if rule[0].islower() else (attack,):
             job = Job({**what, "attack": one}, {**keys, "seed": seed})
             jobs[job.name] = job
     run_all(jobs.values(), measured, sentence, report, out, workers, table)

@@ -96,7 +96,7 @@ def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any
         return cflowers_run(keys, clients, honest, staying_away(hostile))
     keys = {**keys, "min-available-nodes": clients}
     federation, rule = Federation(ATTACKS[attack], hostile), keys.get("aggregation", "fedavg")
-    if rule.islower():
+    if rule[0].islower():
         return cflowers_run(keys, clients, honest, federation)
     return flowers_run(rule, {**keys, "aggregation": "fedavg"}, clients, honest, federation)
 

@@ -28,7 +28,7 @@ from tables import show, table_of, write_table
 from cflower.algorithm.criteria import Criterion, NeverSplit, Outcome
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL
-from cflower.algorithm.state import Ask, CFLState, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, Reply, Role, Training
 from cflower.algorithm.tree import ParameterTree, Status
 from cflower.algorithm.weights import Weights, norm
 from cflower.auto.criterion import AutoCriterion
@@ -145,7 +145,7 @@ def final(
 
 def trained(
     federation: Federation, cfl: CFL, state: CFLState, server_round: int, rng: np.random.Generator
-) -> list[Reply]:
+) -> list[Training]:
     """The updates of the clients that take part."""
     m = len(federation.groups)
     here = federation.present(server_round, rng) if federation.present else np.ones(m, bool)
@@ -159,7 +159,7 @@ def trained(
             noise = generator(0, ask.client)
         update = federation.clients.update(i, state.model_of(ask).trained, noise)
         weights, length = Weights(update, np.zeros(0)), norm(update)
-        replies.append(Reply(ask, float(sizes[i]), {}, weights, length, kept=update))
+        replies.append(Training(ask, float(sizes[i]), update=weights, norm=length, kept=update))
     return replies
 
 

@@ -12,7 +12,7 @@ from cflower.algorithm.criteria import Criterion, Evidence
 from cflower.algorithm.norm_criterion import NormCriterion
 from cflower.algorithm.projection import Projection
 from cflower.algorithm.round import CFL, RoundResult
-from cflower.algorithm.state import Ask, CFLState, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, Reply, Role, Training
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.seeding import generator
@@ -72,10 +72,10 @@ def vector(trained: ArrayLike, *carried: float) -> Weights:
     return Weights(np.array(trained, float), np.array(carried, float))
 
 
-def trained_reply(cfl: CFL, ask: Ask, update: Weights, num_examples: float = 1.0) -> Reply:
+def trained_reply(cfl: CFL, ask: Ask, update: Weights, num_examples: float = 1.0) -> Training:
     """The reply of a client that trained."""
     kept, length = cfl.projection.keep(update.trained), float(np.linalg.norm(update.trained))
-    return Reply(ask, num_examples, update=update, norm=length, kept=kept)
+    return Training(ask, num_examples, update=update, norm=length, kept=kept)
 
 
 @dataclass(frozen=True)

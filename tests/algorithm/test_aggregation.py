@@ -6,6 +6,8 @@ from cflower.algorithm.aggregation import (
     BLOCK,
     LARGE,
     MEDIAN,
+    Aggregator,
+    Average,
     TrimmedMean,
     WeightedMean,
 )
@@ -40,14 +42,40 @@ def test_the_mean_is_weighted_and_late_updates_are_shortened(size, dtype):
 
 
 @pytest.mark.parametrize("size", range(1, 12))
-@pytest.mark.parametrize("trim", [0.2, 0.4, MEDIAN])
-def test_trimmed_means_are_those_of_flowers_strategies(size, trim):
+@pytest.mark.parametrize("rule", [TrimmedMean(), TrimmedMean(0.4), TrimmedMean(MEDIAN)])
+def test_trimmed_means_are_those_of_flowers_strategies(size, rule):
     updates = generator(size, "trimmed").normal(size=(size, BLOCK + 3)).astype(np.float32)
-    total = TrimmedMean(trim)
+    total = rule.empty()
     for i, update in enumerate(updates):
         total.add(Weights(update, np.array([float(i)])), weight=10.0**i, scale=1.0)
     mean = total.mean()
-    whole = np.median(updates, axis=0) if trim == MEDIAN else trim_mean(updates, trim, axis=0)
+    is_median = rule.beta == MEDIAN
+    whole = np.median(updates, axis=0) if is_median else trim_mean(updates, rule.beta, axis=0)
     np.testing.assert_allclose(mean.trained, whole, atol=1e-6)
     assert mean.carried == pytest.approx((size - 1) / 2)
     assert mean.trained.dtype == np.float32
+
+
+class Mean(Aggregator):
+    """Eq. 2 with the method that a rule needs, and no other."""
+
+    def mean(self, vectors, weights):
+        return np.average(np.stack(vectors), axis=0, weights=weights).astype(vectors[0].dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_rule_with_a_mean_alone_is_used_as_eq_2_is(dtype):
+    rng = generator(0, "rule")
+    updates, weights = rng.normal(size=(7, 5)).astype(dtype), rng.uniform(1, 9, size=7)
+    means = []
+    for rule in (Average(), Mean()):
+        halves = rule.empty(), rule.empty()
+        for i, update in enumerate(updates):
+            scale = 1 / (1 + i % 3)
+            halves[i % 2].add(Weights(update, np.zeros(0)), weights[i], scale)
+        halves[0].merge(halves[1])
+        means.append(halves[0].mean())
+        assert [part.dtype for part in means[-1]] == [dtype, float]
+    np.testing.assert_allclose(means[0].trained, means[1].trained, rtol=1e-5)
+    shares = weights / weights.sum()
+    np.testing.assert_allclose(*(r.mean(updates, shares) for r in (Average(), Mean())), rtol=1e-5)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cflower.algorithm.aggregation import TrimmedMean, WeightedMean
+from cflower.algorithm.aggregation import Average, TrimmedMean
 from cflower.algorithm.projection import OutputLayer, Projection
 from cflower.algorithm.weights import LARGE, Difference, Update, norm
 
@@ -35,8 +35,8 @@ def test_an_update_that_is_computed_when_it_is_read_counts_as_one_in_memory(size
         projection = Projection(len(origin), 5, mask=mask, output=OutputLayer(2, 1))
         np.testing.assert_array_equal(projection.keep(read), projection.keep(kept))
     assert norm(read) == norm(kept)
-    for mean in (WeightedMean, lambda: TrimmedMean(0.2)):
-        sums = mean(), mean()
+    for rule in (Average(), TrimmedMean()):
+        sums = rule.empty(), rule.empty()
         for total, trained in zip(sums, (read, kept), strict=True):
             total.add(Update(trained, np.zeros(1)), 5.0, 0.5)
             total.add(Update(trained, np.zeros(1)), 2.0)

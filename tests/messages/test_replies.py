@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from cflower.algorithm.projection import Projection
-from cflower.algorithm.state import Ask, Reply, Role
+from cflower.algorithm.state import Ask, Role, Training
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.messages.failures import BadReplyError
@@ -15,7 +15,7 @@ from cflower.messages.grouped_log import GroupedLog
 from cflower.messages.layout import Layout
 from cflower.messages.local_arrays import LocalArrays
 from cflower.messages.metrics import ClientMetrics, plausible, weighted_mean
-from cflower.messages.replies import cause_in, content_of, read_metrics, read_reply, too_late
+from cflower.messages.replies import cause_in, content_of, read_metrics, read_training, too_late
 
 
 def arrays(value):
@@ -113,7 +113,7 @@ def test_a_reply_to_training_has_the_update_of_the_model_that_was_sent(role):
     ask, origin = Ask("a", "0.1", role, 3), LAYOUT.weights(arrays(2.0))
     content = metrics(num_examples=4, loss=0.5)
     content["arrays"] = arrays(5.0)
-    reply = read_reply(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")
+    reply = read_training(reply_of(content), ask, origin, LAYOUT, Projection(4), "num-examples")
     assert (reply.ask, reply.num_examples, reply.metrics) == (ask, 4.0, {"loss": 0.5})
     np.testing.assert_array_equal(reply.update.trained, np.full(4, 3.0))
     np.testing.assert_array_equal(reply.kept, reply.update.trained)
@@ -135,7 +135,7 @@ def test_a_reply_that_was_read_is_not_kept_in_memory():
     try:
         for reply in LocalArrays(LAYOUT).after_most(replies()):
             model = LAYOUT.weights(arrays(0.0))
-            read_reply(reply, sent, model, LAYOUT, Projection(4), "num-examples")
+            read_training(reply, sent, model, LAYOUT, Projection(4), "num-examples")
             assert sum(one() is not None for one in made) == 1
     finally:
         gc.enable()
@@ -152,7 +152,8 @@ def test_an_app_with_a_client_fn_that_the_server_cannot_see_is_named(key):
 def late(cluster, *, origin=0.0, asked=3):
     """A late reply of client a: it trained a model so far from 0 with an update of length 1."""
     start = Weights(np.array([origin]), np.zeros(0))
-    return Reply(Ask("a", cluster, Role.OWN, asked), 1.0, norm=1.0, origin=start)
+    ask, update = Ask("a", cluster, Role.OWN, asked), Weights(np.ones(1), np.zeros(0))
+    return Training(ask, 1.0, update=update, norm=1.0, kept=update.trained, origin=start)
 
 
 @pytest.mark.parametrize(

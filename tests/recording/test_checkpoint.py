@@ -1,9 +1,13 @@
 """The content of checkpoints, and the files that they need."""
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Move, Role
 from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial
@@ -13,7 +17,7 @@ from cflower.errors import RunFolderError
 from cflower.messages.failures import FailureRecord
 from cflower.messages.messenger import Sent
 from cflower.runs import checkpoint
-from cflower.runs.checkpoint import Checkpoints, digest_of, packed
+from cflower.runs.checkpoint import BLOCK, Checkpoints, digest_of, packed
 from cflower.strategy.observers import Checkpoint
 
 CLIENTS, LENGTH = 100, 10_000
@@ -78,6 +82,29 @@ def test_an_array_that_clients_share_is_written_once(tmp_path):
     assert written < 1.1 * 4 * LENGTH * (vectors + averages + outputs + origin)
 
 
+@given(st.integers(1, 40_000), st.integers(0, 300), st.integers(2, 5))
+@settings(deadline=None, max_examples=15)
+def test_a_body_that_leaves_share_is_written_once_and_read_to_the_bit(body, output, count):
+    rng = np.random.default_rng([body, output, count])
+    common, sent = rng.normal(size=body).astype(np.float32), np.zeros(7)
+    models = [
+        Weights(np.concatenate([common, rng.normal(size=output).astype(np.float32)]), sent)
+        for _ in range(count)
+    ]
+    leaves = [Cluster(f"0.{i}", (f"c{i}",), model) for i, model in enumerate(models)]
+    root = Cluster("0", ("c0",), models[0], children=tuple(leaf.name for leaf in leaves))
+    tree = ParameterTree({cluster.name: cluster for cluster in (root, *leaves)})
+    with TemporaryDirectory() as folder:
+        Checkpoints(Path(folder)).save(Checkpoint(1, CFLState(tree)))
+        read = Checkpoints(Path(folder)).newest(pytest.fail).state.tree.clusters
+        (written,) = sizes(Path(folder)).values()
+    for name, cluster in tree.clusters.items():
+        assert read[name].model.trained.tobytes() == cluster.model.trained.tobytes()
+        assert read[name].model.trained.dtype == np.float32
+    own_blocks = min(body, BLOCK) + output
+    assert written < 4 * (body + count * own_blocks) + 10_000
+
+
 def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_path):
     model = Weights(np.zeros(3, np.float32), np.zeros(1, np.float32))
     trial = Trial(2, 4, (("a",), ("b", "c")))
@@ -93,7 +120,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     memory = {"moves": norms, "splits": {"0": 7}}
     state = CFLState(tree, known, moves, absent=("c",), memory=memory)
     outstanding = tuple(
-        Sent(Ask(client, "0", role, 3, part="decide", number=2), model)
+        Sent(Ask(client, "0", role, 3, part="decide", number=2), {"arrays": model})
         for client, role in zip("abcd", Role, strict=True)
     )
     failures = FailureRecord().met("abc").met("ab")
@@ -102,7 +129,7 @@ def test_the_state_and_the_outstanding_asks_are_read_as_they_were_written(tmp_pa
     read = Checkpoints(tmp_path).newest(pytest.fail)
     assert [sent.ask for sent in read.outstanding] == [sent.ask for sent in outstanding]
     assert all(isinstance(sent.ask.role, Role) for sent in read.outstanding)
-    assert [sent.model.trained.tolist() for sent in read.outstanding] == [[0.0] * 3] * 4
+    assert [s.models["arrays"].trained.tolist() for s in read.outstanding] == [[0.0] * 3] * 4
     root = read.state.tree.root
     assert (root.trial, root.undone) == (trial, (join,))
     assert (read.state.memory, read.state.moves) == (memory, moves)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cflower.algorithm.constants import LONG, MOST
-from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Reply, Role
+from cflower.algorithm.state import Ask, CFLState, KnownUpdate, Role, Training
 from cflower.algorithm.tree import ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.robust.robust_mean import RobustMean, limited, usual_of
@@ -18,7 +18,7 @@ def reply(client, length, examples=100.0):
     trained = np.array([length, 0, 0, 0], np.float32)
     update = Weights(trained, np.zeros(0))
     ask = Ask(f"c{client}", "0", Role.OWN, 2)
-    return Reply(ask, examples, update=update, norm=float(length), kept=trained)
+    return Training(ask, examples, update=update, norm=float(length), kept=trained)
 
 
 def known(*clients, norm=1.0, direction=0.0):

@@ -66,6 +66,15 @@ def fails_in(*rounds: int) -> Spoil:
     return spoil
 
 
+def drawn_to_the_opposite(message: Message, content: RecordDict, server_round: int) -> Message:
+    """A reply as if the client's minimum were the opposite one."""
+    for key, old in message.content["arrays"].items():
+        before, new = old.numpy(), content["arrays"][key].numpy()
+        # new = (before + minimum) / 2
+        content["arrays"][key] = Array((before - new).astype(new.dtype))
+    return Message(content, reply_to=message)
+
+
 @dataclass
 class Quadratics:
     """f_i(w) = ‖w − c_g(i)‖²/2, one half step a round."""

@@ -25,6 +25,7 @@ from tests.strategy.quadratics import (
     Quadratics,
     Reports,
     clusters_of,
+    drawn_to_the_opposite,
     fails_in,
     initial_arrays,
     run,
@@ -109,15 +110,6 @@ def test_an_unknown_client_is_an_error_with_some_known_ones():
         strategy.cluster_of("partition-9")
 
 
-def drawn_to_the_opposite(message, content, server_round):
-    """A reply as if the client's minimum were the opposite one."""
-    for key, old in message.content["arrays"].items():
-        before, new = old.numpy(), content["arrays"][key].numpy()
-        # new = (before + minimum) / 2
-        content["arrays"][key] = Array((before - new).astype(new.dtype))
-    return Message(content, reply_to=message)
-
-
 @pytest.mark.parametrize("projection_dim", [0, 4])
 @pytest.mark.parametrize("rule", ["fedavg", "fedmedian", "fedtrimmedavg"])
 def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim):
@@ -138,7 +130,7 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
     ("setting", "words"),
     [
         ({"aggregation": "FedMedian"}, "aggregation = 'FedMedian' is not known: did you mean"),
-        ({"beta": 0.5, "aggregation": "fedtrimmedavg"}, "beta=0.5, but expected a number > 0"),
+        ({"beta": 0.6, "aggregation": "fedtrimmedavg"}, "beta=0.6, but expected a number > 0"),
         ({"selection": "best-of"}, "selection = 'best-of' is not known: did you mean 'best'"),
         ({"fraction_train": 2}, "Got fraction_train=2, but expected a number > 0 and <= 1."),
         ({"round_share": "all"}, "Got round_share='all', but expected a number > 0 and <= 1."),
@@ -152,6 +144,7 @@ def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim)
         ({"observers": print}, "but expected a list, such as [Recorder()]."),
         ({"observers": [Recorder]}, "Recorder'> in observers, but expected an Observer, such as"),
         ({"observers": [print]}, "in observers, but expected an Observer, such as Recorder()."),
+        ({"aggregation": print}, "print>, but expected an object with the methods of Aggregator"),
         ({"criterion": "auto"}, "Got criterion='auto', but expected an object with the methods"),
         ({"optimizer": "fedadam"}, "Got optimizer='fedadam', but expected an object with"),
         ({"max_influence": 0.5}, "Got max_influence=0.5, but expected 0 (no limit) or a number"),
