@@ -119,18 +119,22 @@ class Vote(NamedTuple):
 def signed_rank_test(gains: Vector) -> float:
     """The p-value of Wilcoxon's signed-rank test for gains above 0: exact, also with ties.
 
-    SciPy's is exact without ties, and else takes half a second for ten clients.
+    SciPy's is exact without ties only, and takes half a second to import.
     """
-    from scipy.stats import rankdata, wilcoxon
+    size = len(gains)
+    _, places, counts = np.unique(np.abs(gains), return_inverse=True, return_counts=True)
+    ranks = (2 * np.cumsum(counts) - counts + 1)[places]  # twice the mean rank of equal gains
+    positive = ranks[gains > 0].sum()
+    if size > EXACT:
+        from scipy.special import ndtr
 
-    if len(gains) > EXACT:
-        return float(wilcoxon(gains, alternative="greater").pvalue)
-    ranks = np.rint(2 * rankdata(np.abs(gains))).astype(int)  # twice a rank is a whole number
+        spread = (size * (size + 1) * (2 * size + 1) - (counts**3 - counts).sum() / 2) / 24
+        return float(ndtr((size * (size + 1) / 4 - positive / 2) / math.sqrt(spread)))
     ways = np.zeros(ranks.sum() + 1)  # of signs, by the sum of the positive ranks
     ways[0] = 1
     for rank in ranks:
         ways[rank:] += ways[:-rank].copy()
-    return float(ways[ranks[gains > 0].sum() :].sum() / 2 ** len(gains))
+    return float(ways[positive:].sum() / 2**size)
 
 
 class Verdict(NamedTuple):

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import wilcoxon
 
 from cflower.algorithm.change import Answer
 from cflower.algorithm.constants import LIKELY
 from cflower.algorithm.state import Ask, Reply, Role
-from cflower.changes.vote import Ballot, Vote, measures_in, verdict_of
+from cflower.changes.vote import Ballot, Vote, measures_in, signed_rank_test, verdict_of
 from cflower.metric import Metric
 from cflower.seeding import generator
 from tests.algorithm.planted import laws
@@ -75,6 +76,16 @@ def test_only_signs_and_ranks_count_and_clients_without_a_difference_have_no_voi
     assert 0 < chance <= 1
     assert Vote(tuple(scale * gain for gain in gains)).chance == pytest.approx(chance)
     assert Vote((*gains, *[0.0] * silent)).chance == pytest.approx(chance)
+
+
+@pytest.mark.parametrize(("clients", "digits"), [(1, 9), (12, 9), (50, 9), (51, 9), (400, 1)])
+def test_the_signed_rank_test_is_scipys_where_that_is_exact_and_of_many_with_ties_too(
+    clients, digits
+):
+    gains = generator(clients, "signed ranks").normal(0.1, 1, clients).round(digits)
+    gains = gains[gains != 0]
+    expected = wilcoxon(gains, alternative="greater").pvalue
+    assert signed_rank_test(gains) == pytest.approx(expected, rel=1e-12)
 
 
 @laws

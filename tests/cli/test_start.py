@@ -42,9 +42,12 @@ def test_the_strategy_loads_what_flower_loads():
     assert loaded_by("from cflower import ClusteredFL", *LIBRARIES) == []
 
 
-def test_a_simulation_loads_neither_scikit_learn_nor_flowers_superlink(tmp_path):
-    code = command("simulate", "--clients", 4, "--out", tmp_path, "-c", "num-server-rounds=1")
-    assert loaded_by(code, "sklearn", "flwr.superlink.grid") == []
+def test_a_simulation_loads_no_scikit_learn_and_neither_scipys_statistics_nor_the_superlink(
+    tmp_path,
+):
+    config = "shift='label-permutation' num-server-rounds=4 model='linear'"
+    code = command("simulate", "--clients", 12, "--out", tmp_path, "-c", config)
+    assert loaded_by(code, "sklearn", "scipy.stats", "flwr.superlink.grid") == []
     assert any(tmp_path.iterdir())
 
 
