@@ -13,9 +13,11 @@ import typer
 from cflower.settings import require
 
 if TYPE_CHECKING:
+    from cflower.config import RunConfig
     from cflower.simulation.inline_grid import ClientFunction, InlineGrid
 
-MANY_CLIENTS = 50
+MANY_CLIENTS, MANY_TRAININGS = 50, 500
+"""From either on, a run has worker processes if the user does not say how many."""
 OWN_APP = "cflower.server_app:app"
 """An app folder with this ServerApp is cflower's own: its config is checked key by key."""
 CLIENTS = 10
@@ -73,7 +75,7 @@ def runnable(
     folder = AppFolder.read(app) if app else None
     if folder is None or folder.components["serverapp"] == OWN_APP:
         return own_app(folder.config if folder else {}, given, clients, workers)
-    grid = grid_for(clients or CLIENTS, workers or 0, partial(folder.load, "clientapp"))
+    grid = grid_for(workers or 0, partial(folder.load, "clientapp"))
     return Runnable(False, folder.configured(given), clients or CLIENTS, grid, folder.load)
 
 
@@ -96,25 +98,32 @@ def own_app(
         f"Got --clients {num_clients}, but min-available-nodes={config.min_available_nodes}: "
         "the run would wait for more than there are; leave one of them out.",
     )
+    workers = usual_workers(config, num_clients) if workers is None else workers
     load = partial(resolve_name, "cflower.client_app:app")
-    grid = grid_for(num_clients, workers, load, ["PIL.PngImagePlugin", "cflower.client_app"])
+    grid = grid_for(workers, load, ["PIL.PngImagePlugin", "cflower.client_app"])
     values = config.as_keys() | {"output-dir": str(config.output_path.absolute())}
     components = {"serverapp": "cflower.server_app:app", "clientapp": "cflower.client_app:app"}
     return Runnable(True, values, num_clients, grid, lambda name: resolve_name(components[name]))
 
 
-def grid_for(
-    clients: int,
-    workers: int | None,
-    load: "Callable[[], ClientFunction]",
-    preload: Sequence[str] = (),
-) -> "Callable[..., InlineGrid]":
-    """A grid with the clients in this process, or in worker processes if there are many.
+def usual_workers(config: "RunConfig", num_clients: int) -> int:
+    """One worker for each core and five clients; none for a short run: they take seconds to start.
 
-    A worker takes seconds to start, too long for few clients.
+    Nor for few clients with models that train in stacks, nor on Windows, which cannot fork.
     """
-    if workers is None:
-        workers = os.cpu_count() or 1 if clients >= MANY_CLIENTS else 0
+    from multiprocessing import get_all_start_methods
+
+    trainings = num_clients * config.num_server_rounds * (3 if config.baselines else 1)
+    long = trainings >= MANY_TRAININGS and config.model not in ("mlp", "linear")
+    workers = min(os.cpu_count() or 1, num_clients // 5)
+    wanted = workers > 1 and (long or num_clients >= MANY_CLIENTS)
+    return workers if wanted and "forkserver" in get_all_start_methods() else 0
+
+
+def grid_for(
+    workers: int, load: "Callable[[], ClientFunction]", preload: Sequence[str] = ()
+) -> "Callable[..., InlineGrid]":
+    """A grid with the clients in this process, or in so many worker processes."""
     if not workers:
         from cflower.simulation.inline_grid import InlineGrid
 

@@ -37,9 +37,9 @@ def simulate(
     """Run a Flower app on this machine: no Ray, no SuperLink.
 
     APP is the folder of any Flower app, as for `flwr run`; cflower's own app if not given. The
-    same config and seed give the same result as `flwr run`, with any number of workers; the
-    default is one for each core from 50 clients on. `cflower keys` lists the config of cflower's
-    own app; `-c "resume='RUN'"` resumes an interrupted run of it.
+    same config and seed give the same result as `flwr run`, with any number of workers; cflower's
+    own app has one for each core from 50 clients or 500 trainings on. `cflower keys` lists its
+    config; `-c "resume='RUN'"` resumes an interrupted run of it.
     """
     from cflower.config import read_overrides
 

@@ -23,6 +23,21 @@ EVALUATION_BATCH = 1000
 """Examples per step of an evaluation: changes memory and speed, not the figures."""
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: sums then run in one order, whatever the machine has.
+
+    On small models a second thread would also take longer to wake than it helps.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def train(
     model: nn.Module,
     examples: Examples,
@@ -40,11 +55,10 @@ def train(
     batches of an epoch are nearly equal (`batches_of`).
     """
     if examples.class_names and is_dense(model):
-        with one_thread():
-            weights = stack_of(model.train())
-            rounds = partial(train_stacked, settings=settings, server_round=server_round)
-            return {"train-loss": rounds(model, weights, [examples], [seed])[0]}
-    with one_thread(), _own_randomness(seed, device_of(model)):
+        weights = stack_of(model.train())
+        rounds = partial(train_stacked, settings=settings, server_round=server_round)
+        return {"train-loss": rounds(model, weights, [examples], [seed])[0]}
+    with _own_randomness(seed, device_of(model)):
         model.train()
         inputs, labels = _tensors(examples, device_of(model))
         loss_of = cross_entropy if examples.class_names else squared_error
@@ -67,6 +81,7 @@ def train(
     return {"train-loss": loss_sum.item() / num_seen}
 
 
+@one_thread()
 def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     """How good a model is on held-out examples.
 
@@ -78,9 +93,8 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     in evaluation mode.
     """
     if examples.class_names and is_dense(model):
-        with one_thread():
-            weights = stack_of(model.eval())
-            return evaluate_stacked(model, weights, [examples])[0]
+        weights = stack_of(model.eval())
+        return evaluate_stacked(model, weights, [examples])[0]
     logits, labels = _predictions(model, examples)
     if not examples.class_names:
         error = (logits[:, 0] - labels).double()
@@ -90,6 +104,7 @@ def evaluate(model: nn.Module, examples: Examples) -> dict[str, float]:
     return metrics | perplexity_of(loss, examples)
 
 
+@one_thread()
 def brier_score(model: nn.Module, examples: Examples) -> float:
     """Σ_k (p_k − [k is right])² over the classes k, the mean over held-out examples, in [0, 2].
 
@@ -119,6 +134,7 @@ def perplexity_of(loss: float, examples: Examples) -> dict[str, float]:
     return {} if examples.labels.ndim == 1 else {"perplexity": math.exp(min(loss, 700))}
 
 
+@one_thread()
 def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
     """The logits of held-out examples, shape (n, num_classes); otherwise as `evaluate`.
 
@@ -129,7 +145,7 @@ def predict(model: nn.Module, examples: Examples) -> NDArray[np.float32]:
 
 
 def _predictions(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    with one_thread(), torch.no_grad():
+    with torch.no_grad():
         model.eval()
         inputs, labels = _tensors(examples, device_of(model))
         starts = range(0, len(examples), EVALUATION_BATCH)
@@ -167,14 +183,3 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
         else:
             torch.default_generator.manual_seed(seed)
         yield
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums then run in one order, whatever the machine has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import cflower as package
+from cflower.cli.apps import usual_workers
 from cflower.config import RunConfig
 from cflower.recording.progress import RoundProgress
 from cflower.runs.records import Config
@@ -222,6 +223,26 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(arguments, says, tm
     assert says in failed.stderr
     assert "Traceback" not in failed.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("clients", "config", "expected"),
+    [
+        (20, RunConfig(num_server_rounds=30), 4),
+        (20, RunConfig(num_server_rounds=30, model="mlp"), 0),
+        (10, RunConfig(num_server_rounds=30), 0),
+        (10, RunConfig(num_server_rounds=30, baselines=True), 2),
+        (50, RunConfig(num_server_rounds=1), 8),
+        (9, RunConfig(num_server_rounds=900), 0),
+    ],
+)
+def test_a_run_with_many_clients_or_trainings_has_a_worker_for_each_core_and_five_clients(
+    monkeypatch, clients, config, expected
+):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert usual_workers(config, clients) == expected
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
+    assert usual_workers(config, clients) == 0
 
 
 @pytest.mark.slow
