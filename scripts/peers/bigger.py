@@ -1,8 +1,9 @@
 """Federations with bigger models: a ResNet with BatchNorm, an LSTM, and LoRA on a transformer.
 
 Twelve clients of 200 examples, a tenth to decide, two fifths to report, 14 rounds. The folder of
-the data set ``fresh`` has ``cifar10`` and ``20newsgroups``. Learning rates and epochs are those
-with which models of the true groups learned on seed 9, before any method had run.
+the data set ``fresh`` has ``cifar10`` and ``20newsgroups``. Learning rates were chosen by models of
+the true groups on seed 9, with more clients, rounds and epochs; then the federations were made
+smaller, before any method had run.
 
 - ``bigger-turned``: CIFAR-10 with uneven labels; seven clients see the pictures upright, five on
   their side. `resnet`.
