@@ -16,7 +16,8 @@ from peers.contest import in_process
 from peers.federation import Change, Federation, Outcome, Vector, pulled
 from torch import nn
 
-from cflower.clients.methods import controlled, length_of, local_keys
+from cflower.clients.methods import controlled, length_of, local_keys, only_training
+from cflower.clients.methods import pulled as pulled_in_the_app
 from cflower.config import RunConfig
 from cflower.errors import ConfigError
 from cflower.learning.dense import sgd_step
@@ -235,6 +236,33 @@ def test_without_a_pull_fedprox_is_fedavg():
     assert [c["accuracy"] for c in alone["clients"].values()] == [
         c["accuracy"] for c in found["clients"].values()
     ]
+
+
+def half_frozen() -> nn.Module:
+    """Two layers, of which the first one is not trained."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+def trained_by(model: nn.Module) -> list[str]:
+    return [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def test_what_a_model_does_not_train_stays_so_when_a_method_trains_a_part():
+    model = half_frozen()
+    with only_training(model, {"0.weight", "1.weight"}):
+        assert trained_by(model) == ["1.weight"]
+    assert trained_by(model) == ["1.weight", "1.bias"]
+
+
+def test_the_pull_towards_a_model_leaves_alone_what_is_not_trained():
+    model, towards = half_frozen(), half_frozen()
+    with pulled_in_the_app(model, towards, strength=2.0):
+        model(torch.zeros(1, 4)).sum().mul(0).backward()
+    difference = model[1].weight - towards[1].weight
+    torch.testing.assert_close(model[1].weight.grad, 2 * difference)
+    assert model[0].weight.grad is None
 
 
 def test_a_model_without_such_layers_is_refused_in_a_sentence(tmp_path):

@@ -101,9 +101,14 @@ def pulled(model: nn.Module, towards: nn.Module, strength: float) -> Iterator[No
 
 @contextmanager
 def adding(model: nn.Module, terms: Sequence[Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Within, each parameter's gradient has a term more, which is computed of the parameter."""
+    """Within, each parameter's gradient has a term more, which is computed of the parameter.
+
+    Weights that the model does not train have no gradient.
+    """
     hooks = []
     for here, term in zip(model.parameters(), terms, strict=False):
+        if not here.requires_grad:
+            continue
 
         def add(
             gradient: Tensor, here: Tensor = here, term: Callable[[Tensor], Tensor] = term
@@ -120,12 +125,19 @@ def adding(model: nn.Module, terms: Sequence[Callable[[Tensor], Tensor]]) -> Ite
 
 @contextmanager
 def only_training(model: nn.Module, keys: Collection[str]) -> Iterator[None]:
-    for key, parameter in model.named_parameters():
-        parameter.requires_grad_(key in keys)
+    """Within, of these parameters those that the model trains are trained, and no others."""
+    others = [
+        parameter
+        for key, parameter in model.named_parameters()
+        if parameter.requires_grad and key not in keys
+    ]
+    for parameter in others:
+        parameter.requires_grad_(False)
     try:
         yield
     finally:
-        model.requires_grad_(True)
+        for parameter in others:
+            parameter.requires_grad_(True)
 
 
 def controlled(

@@ -205,6 +205,8 @@ def compete(job: Job, tuned: Mapping[str, float]) -> Record:
         "groups": judged["groups"],
         "found": judged["clusters"],
         "exact": judged["exact"],
+        "split_in": summary.get("split_in"),
+        "bodies": summary.get("bodies"),
         "adjusted_rand_index": judged["adjusted_rand_index"],
         "accuracy": judged["accuracy"],
         "worst": min(clients[name]["accuracy"] for name in honest(config)),

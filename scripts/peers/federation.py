@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cflower.config import RunConfig
 from cflower.data.client_data import load_client_data
@@ -27,7 +26,7 @@ from cflower.ordering import in_order
 from cflower.seeding import generator, torch_seed
 
 Vector = NDArray[np.float32]
-"""All parameters of a model in one row."""
+"""All that a model sends in one row: its parameters, and statistics such as BatchNorm's."""
 Change = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
 """Another gradient for one of a model's parameters, a part of its `Vector`; all three flat.
 
@@ -89,7 +88,6 @@ class Federation:
         """A freshly initialised model; the run's first one for its own seed."""
         data = self.clients["partition-0"].train
         self._model = build_model(self.config.model, data.input_shape, data.num_classes, seed)
-        assert not list(self._model.buffers()), "only parameters are averaged here"
         return self._vector()
 
     def at(self, server_round: int) -> None:
@@ -213,18 +211,27 @@ class Federation:
         return models
 
     def _load(self, values: Vector) -> Any:
-        vector_to_parameters(torch.tensor(values), self._model.parameters())  # a copy: ours
+        begin = 0
+        for array in self._arrays():
+            part = values[begin : (begin := begin + array.numel())]
+            array.copy_(torch.tensor(part).view_as(array))
         return self._model
 
     def _vector(self) -> Vector:
-        vector = parameters_to_vector(self._model.parameters())
-        return vector.detach().numpy().copy()
+        return torch.cat([array.flatten() for array in self._arrays()]).numpy()
+
+    def _arrays(self) -> list[torch.Tensor]:
+        """What is averaged of the model, in the order of `Vector`: all but whole numbers."""
+        arrays = self._model.state_dict().values()
+        return [array for array in arrays if array.is_floating_point()]
 
     def _hooks(self, change: Change) -> list[Any]:
         """Those on the parameters that change their gradients."""
         hooks, end = [], 0
-        for parameter in self._model.parameters():
-            begin, end = end, end + parameter.numel()
+        for parameter in self._model.state_dict(keep_vars=True).values():
+            begin, end = end, end + parameter.numel() * parameter.is_floating_point()
+            if not parameter.requires_grad:
+                continue
 
             def changed(
                 gradient: torch.Tensor,

@@ -164,9 +164,19 @@ PICTURES = {
 
 
 def news(rng: Rng, folder: Path) -> Clients:
-    words, newsgroups, names = articles(folder / "20newsgroups")
+    return by_section(rng, *articles(folder / "20newsgroups"))
+
+
+def by_section(
+    rng: Rng,
+    words: Images,
+    newsgroups: Labels,
+    names: list[str],
+    counts: tuple[int, ...] = (8, 5, 4, 3),
+) -> Clients:
+    """Clients with articles of one section each, whose first four newsgroups are the classes."""
     made = []
-    for group, (section, count) in enumerate(zip(SECTIONS, (8, 5, 4, 3), strict=True)):
+    for group, (section, count) in enumerate(zip(SECTIONS, counts, strict=True)):
         own = [place for place, name in enumerate(names) if name.startswith(section)][:4]
         here = rng.permutation(np.flatnonzero(np.isin(newsgroups, own)))[: 200 * count]
         for mine in np.split(here, count):

@@ -16,6 +16,7 @@ from cflower.algorithm.state import DECIDE
 from cflower.client_app import app as client_app
 from cflower.messages.arrays import values_of
 from cflower.messages.client_names import PART
+from cflower.runs.records import Tree, bodies
 from cflower.server_app import run as run_server
 from peers.federation import Cost
 
@@ -35,7 +36,11 @@ METHODS: dict[str, dict[str, Any]] = {
 def run(
     method: str, config: Mapping[str, Any], more: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Cost]:
-    """The summary of one run, with ``more`` keys, and what its training cost."""
+    """The summary of one run, with ``more`` keys, and what its training cost.
+
+    The summary also has ``split_in``, the round of the last split that was not undone, and
+    ``bodies``, the number of different layers below the leaves' output layers.
+    """
     cost, folder, began_run = Cost(), Path(mkdtemp(prefix="peers-")), time.process_time()
     apart = 0.0  # seconds of the clients in other exchanges: roll call, final evaluation
 
@@ -58,8 +63,12 @@ def run(
     try:
         clients = config["min-available-nodes"]
         summary = simulate(client, clients, server_app=server, run_config=keys)
+        tree = Tree.model_validate_json(next(folder.glob("*/tree.json")).read_bytes())
     finally:
         shutil.rmtree(folder)
+    lasting = [split["round"] for split in summary["splits"] if split["trial"] != "undone"]
+    summary["split_in"] = max(lasting, default=None)
+    summary["bodies"] = len(bodies(tree.clusters))
     cost.trainings = sum(client["trainings"] for client in summary["clients"].values())
     cost.trainings *= 2 if method in ("ditto", "fedrep") else 1  # two in a round
     cost.server_seconds = time.process_time() - began_run - cost.client_seconds - apart

@@ -6,9 +6,9 @@ The families are the battery's and, with `--data mnist=FOLDER`, those of other p
 kinds of shift at eight levels (such as `flux-px-4`, see `levels.py`), IFCA's rotated MNIST and
 PACFL's label skew (`theirs.py`), and some by which nothing was decided (`unseen.py`); with `--data
 tables=FOLDER` those of real tables (`natural.py`), with `--data fresh=FOLDER` those of kinds that
-are in no other table (`fresh.py`). Runs go one after another, because their CPU
-time counts. Then the tables over all runs in the folder, and `peers.csv`, `peers-clients.parquet`
-and `peers.png`. The methods are files beside this one;
+are in no other table (`fresh.py`) and of bigger models (`bigger.py`). Runs go one after another,
+because their CPU time counts. Then the tables over all runs in the folder, and `peers.csv`,
+`peers-clients.parquet` and `peers.png`. The methods are files beside this one;
 `--given "alpha=20 k=5"` tries other values of what they must be given. A method with " as long"
 after its name (`--methods "isolated as long"`) has so many rounds that its clients train as often
 as cflower's may at most, 1.3 times as often as FedAvg's; it has to have run with its own before.
@@ -27,7 +27,7 @@ from records import Record, run_all
 from tables import draw, show, table_of, write_table
 
 from cflower.config import RunConfig, read_overrides
-from peers import fresh, natural, pfllib, theirs, unseen
+from peers import bigger, fresh, natural, pfllib, theirs, unseen
 from peers.contest import ALL_NAMES, NAMES, TUNED, compete, job_of
 from peers.levels import LEVELS, written
 from peers.report import (
@@ -40,12 +40,14 @@ from peers.report import (
 )
 
 COLUMNS = (
-    "data", "family", "method", "seed", "groups", "found", "exact", "adjusted_rand_index",
+    "data", "family", "method", "seed", "groups", "found", "exact", "split_in", "bodies",
+    "adjusted_rand_index",
     "accuracy", "worst", "rounds", "trainings", "down", "up", "client_seconds", "server_seconds",
     "given",
 )  # fmt: skip
 OTHERS = (
     *theirs.NAMES, *pfllib.NAMES, *unseen.NAMES, *unseen.SEEN, *natural.NAMES, *fresh.NAMES,
+    *bigger.NAMES,
 )  # fmt: skip
 DATA = (*MODELS, "tables", "fresh")
 """Data sets by name; the last two are folders with the tables of `natural`, and with several."""
@@ -87,7 +89,7 @@ def config_of(
     if family in FAMILIES:
         return run_config(data, folder, family, "auto", seed, more)
     place = out_folder(out) / "data" / f"{data}-{family}-{seed}"
-    for module in (theirs, pfllib, unseen, natural, fresh):
+    for module in (theirs, pfllib, unseen, natural, fresh, bigger):
         if family in module.NAMES or family in getattr(module, "SEEN", ()):
             keys = module.federation(family, folder, seed, place)
             break

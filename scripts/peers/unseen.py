@@ -8,7 +8,7 @@ both groups' images, half and half: they are a third group to the judge.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -262,10 +262,12 @@ def dealt(
     labels: Labels,
     rng: Rng,
     preference: float = 0.0,
+    as_seen: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
 ) -> list[tuple[Images, Labels, int]]:
     """What the clients of these groups have, each image only one of them.
 
     With a preference a client draws its images by a Dirichlet distribution over the classes.
+    Nobody sees more of an image than ``as_seen`` leaves of it, by default `halved`.
     """
     free, made = rng.permutation(len(labels)), []
     for number, group in enumerate(groups(rng)):
@@ -276,24 +278,32 @@ def dealt(
                 free = free[~np.isin(free, mine)]
             else:
                 mine, free = free[:size], free[size:]
-            made.append((*group.seen(halved(images[mine]), labels[mine]), number))
+            inputs = (as_seen or halved)(images[mine])
+            made.append((*group.seen(inputs, labels[mine]), number))
     return made
 
 
 def written(made: Sequence[tuple[Images, Labels, int]], place: Path) -> Keys:
-    """The run-config keys of clients, whose examples are then rows of a table in `place`.
+    """The run-config keys of clients, whose examples are then in `place`.
 
-    Each client's inputs, labels and group; the clients in the order of their groups.
+    Each client's inputs, labels and group; the clients in the order of their groups. Bytes are
+    pictures, in an NPZ file; other inputs are rows of a table.
     """
-    rows = []
-    for client, (inputs, labels, group) in enumerate(made):
-        table = pd.DataFrame(inputs.reshape(len(labels), -1).astype(np.float32)).add_prefix("p")
-        table.insert(0, "label", labels)
-        table.insert(0, "group", f"group {group:02}")
-        table.insert(0, "partition", client)  # so a client is called as in every federation
-        rows.append(table)
+    lengths = [len(labels) for _, labels, _ in made]
+    columns = {
+        "partition": np.repeat(np.arange(len(made)), lengths),  # a client is called as everywhere
+        "group": np.repeat([f"group {group:02}" for *_, group in made], lengths),
+        "label": np.concatenate([labels for _, labels, _ in made]),
+    }
+    inputs = np.concatenate([inputs for inputs, *_ in made])
     place.mkdir(parents=True, exist_ok=True)
-    pd.concat(rows, ignore_index=True).to_parquet(place / "train.parquet", index=False)
+    if inputs.dtype == np.uint8:
+        np.savez(place / "train.npz", image=inputs, **columns)
+    else:
+        table = pd.DataFrame(inputs.reshape(len(inputs), -1).astype(np.float32)).add_prefix("p")
+        pd.concat([pd.DataFrame(columns), table], axis=1).to_parquet(
+            place / "train.parquet", index=False
+        )
     counts = np.unique([group for *_, group in made], return_counts=True)[1].tolist()
     return NATURAL | {
         "dataset": str(place),

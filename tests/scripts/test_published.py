@@ -8,9 +8,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from families import planted, streams
-from peers import fresh, levels, natural, pfllib, theirs, unseen
+from peers import bigger, fresh, levels, natural, pfllib, theirs, unseen
 from peers.contest import compete, job_of
+from peers.federation import Federation
 from peers.levels import KINDS, Level
 from peers.peers import config_of
 from PIL import Image
@@ -187,6 +189,32 @@ def test_fresh_clients_are_of_their_groups_and_share_no_picture(name, tmp_path, 
         assert len(np.unique(inputs, axis=0)) == len(inputs)
     truth = planted.truth_of(RunConfig.read(keys).as_keys())
     assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
+
+
+@pytest.mark.parametrize("name", bigger.NAMES)
+def test_a_bigger_model_is_all_that_its_clients_send_and_what_is_frozen_stays(
+    name, tmp_path, monkeypatch
+):
+    rng, labels = generator(0, "bigger"), np.arange(8_000) % 20
+    pictures = rng.integers(256, size=(8_000, 32, 32, 3), dtype=np.uint8)
+    monkeypatch.setattr(bigger, "images_of", lambda folder: (pictures, labels % 10))
+    words = rng.integers(bigger.WORDS, size=(8_000, bigger.LENGTH)).astype(np.float32)
+    names = sorted([f"{section}{i}" for section in fresh.SECTIONS for i in range(4)] + [*"abcd"])
+    monkeypatch.setattr(bigger, "articles", lambda folder: (words, labels, names))
+    monkeypatch.setenv(bigger.PRETRAINED, "")  # which is then as it was before
+    keys = bigger.federation(name, str(tmp_path), 3, tmp_path / "made")
+    groups = [int(size) for size in keys["group-sizes"].split(",")]
+    assert groups == sorted(groups, reverse=True)
+    here = Federation(keys)
+    trained = here.train("partition-0", here.initial, 1)
+    after = here.measure("partition-0", trained)
+    assert after != here.measure("partition-0", here.initial)
+    assert after == here.measure("partition-0", trained)  # BatchNorm's statistics, too
+    if name == "bigger-lora":
+        saved = torch.load(tmp_path / "transformer.pt")
+        assert len(trained) < 0.05 * sum(array.numel() for array in saved.values())
+        kept = dict(bigger.lora((bigger.LENGTH,), 10).named_buffers())
+        assert torch.equal(kept["transformer.words.weight"], saved["words.weight"])
 
 
 @pytest.mark.parametrize("name", pfllib.NAMES)
