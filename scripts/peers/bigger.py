@@ -1,10 +1,10 @@
 """Federations with bigger models: a ResNet with BatchNorm, an LSTM, and LoRA on a transformer.
 
-Twelve clients of 200 examples, a tenth to decide, two fifths to report, as a rule 14 rounds. The folder of
-the data set ``fresh`` has ``cifar10`` and ``20newsgroups``. Learning rates were chosen by models of
-the true groups on seed 9, with more clients, rounds and epochs; then the federations were made
-smaller, before any method had run. ``bigger-lstm`` has 20 rounds of three epochs: in 14 of two, run
-first, it hardly learned (cflower 34.0 %, one seed).
+Twelve clients of 200 examples, a tenth to decide, two fifths to report, as a rule 14 rounds. The
+folder of the data set ``fresh`` has ``cifar10`` and ``20newsgroups``. Learning rates were chosen by
+models of the true groups on seed 9, with more clients, rounds and epochs; then the federations were
+made smaller, before any method had run. ``bigger-lstm`` has 20 rounds of three epochs: in 14 of
+two, run first, it hardly learned (cflower 34.0 %, one seed).
 
 - ``bigger-turned``: CIFAR-10 with uneven labels; seven clients see the pictures upright, five on
   their side. `resnet`.
