@@ -234,10 +234,12 @@ class CFL:
             return state, verdict(evidence, Outcome.TOO_FEW_HEARD, reason)
         decided = self.criterion.decide(evidence, dict(leaf.memory))
         decision, memory = check_sides(self.criterion, decided, evidence, state.known)
-        if not self.projection.keeps_all:
-            state = replace(state, groups={**state.groups, **groups_of(decision)})
+        groups = groups_of(decision)
         for change in self.changes:
             decision = change.revised(state, evidence, decision)
+            groups = groups_of(decision) or groups  # a split that is put off names no sides
+        if not self.projection.keeps_all:
+            state = replace(state, groups={**state.groups, **groups})
         leaf = replace(leaf, memory=memory, weight=self._weight_in(state, leaf.members))
         if decision.outcome is Outcome.SPLIT:
             division = self._division(state, leaf, decision, evidence, mean)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cflower.algorithm.change import Change
 from cflower.algorithm.criteria import Decision, Evidence, NeverSplit, Outcome
 from cflower.algorithm.state import ALL_EXAMPLES, DECIDE, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree, Status
@@ -380,6 +381,30 @@ def test_absent_members_are_not_asked():
     here = [client for client in two.clients if client not in state.absent]
     heard = cfl.heard(state, two.replies(cfl, state, due, here), due)
     assert {ask.client for ask in heard.asks} == set(here)
+
+
+class SplitsOff(Change):
+    """Splits the first member off, whatever the criterion decides."""
+
+    def revised(self, state, evidence, decision):
+        """Into the first client and the others."""
+        first, *others = evidence.clients
+        return replace(decision, outcome=Outcome.SPLIT, sides=((first,), tuple(others)))
+
+
+def test_a_split_by_a_change_is_asked_about_one_round_later_where_only_projections_are_kept():
+    """The criterion has no groups of its own; the change's have models after one more round."""
+    changes = SplitsOff(), *changes_of(1, moving=False)
+    cfl, state = cfl_of(NeverSplit(), length=DIM // 2, changes=changes), two.state()
+    for server_round, expected in enumerate((Outcome.PUT_OFF, Outcome.PROPOSED), 1):
+        before = state
+        heard = cfl.heard(state, two.replies(cfl, state, server_round), server_round)
+        assert outcomes_of(heard) == [expected]
+        state = heard.state
+    origin, (proposal,) = before.tree.root.model.trained, state.pending.proposals
+    alone = proposal.division.models[0].trained - origin
+    update = two.centers[two.groups[two.clients[0]]] - origin
+    np.testing.assert_allclose(alone, update / 2, atol=1e-2)
 
 
 def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are_kept():
