@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from logging import WARNING
 from typing import Any
 
@@ -18,7 +19,7 @@ from cflower.messages.failures import BadReplyError
 from cflower.messages.layout import Layout
 from cflower.messages.replies import content_of, the_one
 from cflower.messages.roll_call import RollCall
-from cflower.ordering import line, listed, only
+from cflower.ordering import line, listed, only, without
 from cflower.seeding import generator
 
 FIRST_MODEL = "query.first_model"
@@ -74,30 +75,35 @@ def ask_first_model(
     """
     there, problem = roll_call.clients, "no client is connected"
     order = generator(roll_call.seed, "first-model").permutation(len(there)).tolist()
-    models, alike = dict[str, tuple[ArrayRecord, Arrays]](), dict[str, tuple[str, ...]]()
-    for first in range(0, len(order), VOICES):
-        asked = [there[i] for i in order[first : first + VOICES]]
+    models = dict[str, tuple[ArrayRecord, Arrays]]()  # by the first client that sent it
+    groups = dict[str, list[str]]()  # the clients with the same model, by the first of them
+    for begin in range(0, len(order), VOICES):
+        asked = [there[i] for i in order[begin : begin + VOICES]]
         silent = f"did not answer within {roll_call.timeout:g} s"
         problems = {client: f"{client} {silent}" for client in asked}
         for client, reply in first_models(grid, roll_call, asked, about or ConfigRecord()):
             try:
                 arrays = the_one(ArrayRecord, content_of(reply))
-                models[client] = arrays, layout.weights(arrays)
-                del problems[client]
+                weights = layout.weights(arrays)
             except BadReplyError as bad:
                 problems[client] = f"the reply of {client} {bad}"
+                continue
+            del problems[client]
+            alike = (one for one, (_, other) in models.items() if same_weights(weights, other))
+            first = next(alike, client)
+            models.setdefault(first, (arrays, weights))
+            groups.setdefault(first, []).append(client)
         for problem in map(line, problems.values()):
             log(WARNING, "No first model: %s.", problem)
-        for client, (_, weights) in models.items():
-            alike[client] = tuple(n for n in models if same_weights(weights, models[n][1]))
-        agreed = max(alike.values(), key=len, default=())
-        over = first + VOICES >= len(order)
-        if 2 * len(agreed) > len(models) and (len(models) > 1 or over):
-            roll_call.refuse(dict.fromkeys(models.keys() - agreed, OTHER_MODEL))
+        sent = [*chain(*groups.values())]
+        agreed = max(groups.values(), key=len, default=[])
+        over = begin + VOICES >= len(order)
+        if 2 * len(agreed) > len(sent) and (len(sent) > 1 or over):
+            roll_call.refuse(dict.fromkeys(without(dict.fromkeys(sent), agreed), OTHER_MODEL))
             return models[agreed[0]][0]
     if models:
-        groups = " against ".join(listed(group, 5) for group in dict.fromkeys(alike.values()))
-        raise FederationError(f"The clients' first models differ: {groups}. {SAME_MODEL}")
+        sides = " against ".join(listed(group, 5) for group in groups.values())
+        raise FederationError(f"The clients' first models differ: {sides}. {SAME_MODEL}")
     raise FederationError(f"No client gave a first model; the last one asked: {problem}.")
 
 
