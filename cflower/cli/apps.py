@@ -107,9 +107,10 @@ def own_app(
 
 
 def usual_workers(config: "RunConfig", num_clients: int) -> int:
-    """One worker for each core and five clients; none for a short run: they take seconds to start.
+    """One worker for each core, and at most one for five clients.
 
-    Nor for few clients with models that train in stacks, nor on Windows, which cannot fork.
+    A short run has none, because workers take seconds to start; nor have few clients with models
+    that train in stacks, and runs on Windows, which cannot fork.
     """
     from multiprocessing import get_all_start_methods
 

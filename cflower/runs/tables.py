@@ -208,7 +208,10 @@ def starred(values: Iterable[float | None], metric: Metric) -> list[str]:
 
 
 def is_shown(summary: Summary) -> bool:
-    """Whether they are shown without being asked for: of two classes, or if one of them leads."""
+    """Whether a page shows the figures of all examples together unasked.
+
+    It does if there are two classes, or if one of these figures leads.
+    """
     line = summary.pooled.get("own")
     return line is not None and (len(line.classes) == 2 or summary.metric.name in POOLED)
 
@@ -217,11 +220,9 @@ def sentences(summary: Summary) -> list[str]:
     """The figures of the models that serve the clients, and of the common one if it is another."""
     own, common = summary.pooled.get("own"), summary.pooled.get("fl")
     lines = [in_one_sentence(own)] if own else []
-    return (
-        [*lines, f"The common model: {in_one_sentence(common)}"]
-        if common and summary.lasting
-        else lines
-    )
+    if common and summary.lasting:
+        lines.append(f"The common model: {in_one_sentence(common)}")
+    return lines
 
 
 def in_one_sentence(pooled: Pooled) -> str:
@@ -235,10 +236,9 @@ def in_one_sentence(pooled: Pooled) -> str:
 
 def by_class(summary: Summary, pooled: Pooled) -> list[dict[str, str]]:
     """A row for each class, by heading."""
-    names = summary.class_names
-    names = (
-        names if len(names) == len(pooled.classes) else list(map(str, range(len(pooled.classes))))
-    )
+    names, count = summary.class_names, len(pooled.classes)
+    if len(names) != count:
+        names = [*map(str, range(count))]
     return [
         {
             "class": line(name),

@@ -27,7 +27,7 @@ from tables import show, write_table
 
 from adversaries.attacks import ATTACKS
 from adversaries.programs import parts
-from adversaries.runs import AWAY, attacked, shift_of
+from adversaries.runs import AWAY, attacked, is_cflowers, shift_of
 from adversaries.search import search
 from cflower.config import read_overrides
 from cflower.ordering import in_order
@@ -143,7 +143,7 @@ def main(
         hostile = clients // 10 if attack == "sleeper" else adversaries
         what = {"data": name, "model": keys["model"], "groups": sizes or "one", "rule": rule}
         what |= {"clients": clients, "adversaries": hostile, "rounds": rounds, "seed": seed}
-        for one in (attack, AWAY) if rule[0].islower() else (attack,):
+        for one in (attack, AWAY) if is_cflowers(rule) else (attack,):
             job = Job({**what, "attack": one}, {**keys, "seed": seed})
             jobs[job.name] = job
     run_all(jobs.values(), measured, sentence, report, out, workers, table)

@@ -88,6 +88,11 @@ def evaluated(config: RunConfig, clients: int, models: list[dict[str, Any]]) -> 
     return mean(accuracies), float(np.concatenate(turned).mean())
 
 
+def is_cflowers(rule: str) -> bool:
+    """Whether a rule is an aggregation of cflower; Flower's strategies begin with a capital."""
+    return rule[0].islower()
+
+
 def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any]) -> Outcome:
     """A run in which the last clients are adversaries; its rule is the key ``aggregation``."""
     honest, hostile = clients - adversaries, range(clients - adversaries, clients)
@@ -96,7 +101,7 @@ def attacked(attack: str, clients: int, adversaries: int, keys: Mapping[str, Any
         return cflowers_run(keys, clients, honest, staying_away(hostile))
     keys = {**keys, "min-available-nodes": clients}
     federation, rule = Federation(ATTACKS[attack], hostile), keys.get("aggregation", "fedavg")
-    if rule[0].islower():
+    if is_cflowers(rule):
         return cflowers_run(keys, clients, honest, federation)
     return flowers_run(rule, {**keys, "aggregation": "fedavg"}, clients, honest, federation)
 

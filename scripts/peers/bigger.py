@@ -25,12 +25,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from families.planted import Keys
+from safetensors.torch import load_file, save_file
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu, scaled_dot_product_attention
 
 from cflower.seeding import generator
-from peers.fresh import PREFERENCE, Clients, by_section, half_otherwise
+from peers.fresh import PREFERENCE, Clients, by_section, half_otherwise, texts_of
 from peers.levels import images_of
 from peers.unseen import (
     CLASSES,
@@ -88,17 +89,15 @@ def adapted(rng: Rng, folder: Path) -> Clients:
 @cache
 def articles(folder: Path) -> tuple[Images, Labels, list[str]]:
     """The numbers of the first words of each article, its newsgroup, and their names."""
-    from datasets import load_dataset
-
-    rows = load_dataset("parquet", data_files=str(folder / "*.parquet"), split="train")
-    texts = [[w for w in t.split() if w not in ENGLISH_STOP_WORDS] for t in rows["text"]]
+    whole, newsgroups, names = texts_of(folder)
+    texts = [[w for w in t.split() if w not in ENGLISH_STOP_WORDS] for t in whole]
     counts = Counter(word for text in texts for word in text if len(word) > 1)
     number = {word: 1 + place for place, (word, _) in enumerate(counts.most_common(WORDS))}
     numbers = np.zeros((len(texts), LENGTH), np.float32)
     for row, text in zip(numbers, texts, strict=True):
         found = [number[word] for word in text if word in number][:LENGTH]
         row[: len(found)] = found
-    return numbers, np.array(rows["label"]), rows.features["label"].names
+    return numbers, newsgroups, names
 
 
 class Residual(nn.Module):
@@ -216,7 +215,7 @@ def pretrain(folder: Path, path: Path) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    torch.save(model.state_dict(), path)
+    save_file(model.state_dict(), path)
 
 
 class Adapted(nn.Module):
@@ -261,7 +260,7 @@ def frozen(model: nn.Module) -> nn.Module:
 def lora(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The pretrained transformer with adapters; every process reads the same file."""
     transformer = Transformer()
-    transformer.load_state_dict(torch.load(os.environ[PRETRAINED]))
+    transformer.load_state_dict(load_file(os.environ[PRETRAINED]))
     return WithAdapters(transformer, num_classes)
 
 
@@ -285,7 +284,7 @@ NAMES = tuple(MADE)
 
 def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
     """The run config of one of `NAMES`, whose examples are then in the folder `place`."""
-    os.environ[PRETRAINED] = str(place.parent / "transformer.pt")
+    os.environ[PRETRAINED] = str(place.parent / "transformer.safetensors")
     make, keys = MADE[name]
     made = make(generator(seed, name), Path(folder).expanduser())
     return KEYS | {"num-server-rounds": 14} | written(made, place) | keys

@@ -187,13 +187,19 @@ def by_section(
 @cache
 def articles(folder: Path) -> tuple[Images, Labels, list[str]]:
     """Which of the words an article has, shape (n, `WORDS`), its newsgroup, and their names."""
-    from datasets import load_dataset
     from sklearn.feature_extraction.text import CountVectorizer
 
-    rows = load_dataset("parquet", data_files=str(folder / "*.parquet"), split="train")
+    texts, newsgroups, names = texts_of(folder)
     counted = CountVectorizer(stop_words="english", max_features=WORDS, binary=True)
-    words = counted.fit_transform(rows["text"]).toarray().astype(np.float32)
-    return words, np.array(rows["label"]), rows.features["label"].names
+    return counted.fit_transform(texts).toarray().astype(np.float32), newsgroups, names
+
+
+def texts_of(folder: Path) -> tuple[list[str], Labels, list[str]]:
+    """The articles of 20 Newsgroups, the newsgroup of each, and the newsgroups' names."""
+    from datasets import load_dataset
+
+    rows = load_dataset("parquet", data_files=str(folder / "*.parquet"), split="train")
+    return list(rows["text"]), np.array(rows["label"]), rows.features["label"].names
 
 
 def coefficients(rng: Rng, folder: Path) -> Clients:

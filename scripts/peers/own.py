@@ -16,7 +16,7 @@ from cflower.algorithm.state import DECIDE
 from cflower.client_app import app as client_app
 from cflower.messages.arrays import values_of
 from cflower.messages.client_names import PART
-from cflower.runs.records import Tree, bodies
+from cflower.runs.records import Summary, Tree, bodies
 from cflower.server_app import run as run_server
 from peers.federation import Cost
 
@@ -66,8 +66,8 @@ def run(
         tree = Tree.model_validate_json(next(folder.glob("*/tree.json")).read_bytes())
     finally:
         shutil.rmtree(folder)
-    lasting = [split["round"] for split in summary["splits"] if split["trial"] != "undone"]
-    summary["split_in"] = max(lasting, default=None)
+    lasting = Summary.model_validate(summary).lasting
+    summary["split_in"] = max((split.round for split in lasting), default=None)
     summary["bodies"] = len(bodies(tree.clusters))
     cost.trainings = sum(client["trainings"] for client in summary["clients"].values())
     cost.trainings *= 2 if method in ("ditto", "fedrep") else 1  # two in a round

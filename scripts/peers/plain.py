@@ -8,19 +8,17 @@ from typing import Any
 
 from families.planted import truth_of
 
-from peers.federation import Federation, Outcome
+from peers.federation import Federation, Outcome, Vector
 
 
 def federated(federation: Federation) -> Outcome:
     """Conventional federated learning: one model for all clients."""
-    return fed_avg(federation, dict.fromkeys(federation.clients, 0))._replace(groups=None)
+    return Outcome(fed_avg(federation, dict.fromkeys(federation.clients, 0)))
 
 
 def isolated(federation: Federation) -> Outcome:
     """Every client by itself, in the rounds in which it takes part."""
-    return fed_avg(federation, {client: client for client in federation.clients})._replace(
-        groups=None
-    )
+    return Outcome(fed_avg(federation, {client: client for client in federation.clients}))
 
 
 def true_groups(federation: Federation) -> Outcome:
@@ -28,11 +26,12 @@ def true_groups(federation: Federation) -> Outcome:
 
     Unlike `oracle`, whose clients all take part in each round.
     """
-    return fed_avg(federation, truth_of(federation.config.as_keys()))
+    groups = truth_of(federation.config.as_keys())
+    return Outcome(fed_avg(federation, groups), groups)
 
 
-def fed_avg(federation: Federation, groups: Mapping[str, Any]) -> Outcome:
-    """A model for each group, from the common first model on."""
+def fed_avg(federation: Federation, groups: Mapping[str, Any]) -> dict[str, Vector]:
+    """The model of each client's group, trained from the common first model on."""
     first = dict.fromkeys(groups.values(), federation.initial)
     models = federation.train_groups(groups, first, range(1, federation.rounds + 1))
-    return Outcome({client: models[group] for client, group in groups.items()}, groups)
+    return {client: models[group] for client, group in groups.items()}

@@ -256,18 +256,24 @@ def federation(name: str, folder: str, seed: int, place: Path) -> Keys:
     return KEYS | written(dealt(groups, images, labels, rng), place) | keys
 
 
+def halved(images: NDArray[np.uint8]) -> Images:
+    """Half as many pixels in each direction, each the mean of four, in [0, 1]."""
+    blocks = images.reshape(len(images), SIDE, 2, SIDE, 2)
+    return (blocks.mean(axis=(2, 4)) / 255).astype(np.float32)
+
+
 def dealt(
     groups: Callable[[Rng], list[Group]],
     images: NDArray[np.uint8],
     labels: Labels,
     rng: Rng,
     preference: float = 0.0,
-    as_seen: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
+    as_seen: Callable[[NDArray[Any]], NDArray[Any]] = halved,
 ) -> list[tuple[Images, Labels, int]]:
     """What the clients of these groups have, each image only one of them.
 
     With a preference a client draws its images by a Dirichlet distribution over the classes.
-    Nobody sees more of an image than ``as_seen`` leaves of it, by default `halved`.
+    A client's images are as ``as_seen`` leaves them.
     """
     free, made = rng.permutation(len(labels)), []
     for number, group in enumerate(groups(rng)):
@@ -278,8 +284,7 @@ def dealt(
                 free = free[~np.isin(free, mine)]
             else:
                 mine, free = free[:size], free[size:]
-            inputs = (as_seen or halved)(images[mine])
-            made.append((*group.seen(inputs, labels[mine]), number))
+            made.append((*group.seen(as_seen(images[mine]), labels[mine]), number))
     return made
 
 
@@ -311,9 +316,3 @@ def written(made: Sequence[tuple[Images, Labels, int]], place: Path) -> Keys:
         "group-sizes": ",".join(map(str, counts)),
         "min-available-nodes": len(made),
     }
-
-
-def halved(images: NDArray[np.uint8]) -> Images:
-    """Half as many pixels in each direction, each the mean of four, in [0, 1]."""
-    blocks = images.reshape(len(images), SIDE, 2, SIDE, 2)
-    return (blocks.mean(axis=(2, 4)) / 255).astype(np.float32)

@@ -16,6 +16,7 @@ from peers.federation import Federation
 from peers.levels import KINDS, Level
 from peers.peers import config_of
 from PIL import Image
+from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from cflower.config import RunConfig
@@ -211,7 +212,7 @@ def test_a_bigger_model_is_all_that_its_clients_send_and_what_is_frozen_stays(
     assert after != here.measure("partition-0", here.initial)
     assert after == here.measure("partition-0", trained)  # BatchNorm's statistics, too
     if name == "bigger-lora":
-        saved = torch.load(tmp_path / "transformer.pt")
+        saved = load_file(tmp_path / "transformer.safetensors")
         assert len(trained) < 0.05 * sum(array.numel() for array in saved.values())
         kept = dict(bigger.lora((bigger.LENGTH,), 10).named_buffers())
         assert torch.equal(kept["transformer.words.weight"], saved["words.weight"])
