@@ -20,6 +20,7 @@ def test_what_clients_keep_between_rounds_is_there_in_a_deployment_too(tmp_path)
             runs = tmp_path / method
             config = f"{keys} method='{method}' output-dir='{runs}'"
             log = here.flwr("run", str(PROJECT), NAME, "--stream", "-c", config)
+            assert runs.is_dir(), log
             (folder,) = runs.iterdir()
             summary = RunRecord(folder).summary
             assert summary.finished, log
