@@ -15,6 +15,7 @@ import numpy as np
 from cflower.algorithm.similarity import cosine_similarity, cosines_to
 from cflower.algorithm.tree import Cluster, ParameterTree
 from cflower.algorithm.weights import Vector
+from cflower.ordering import without
 
 Edges = Mapping[str, list[Vector]]
 """The updates of each child's clients, shape (k,) each (eq. 47)."""
@@ -72,10 +73,11 @@ class Branches:
     """The cosine above which a client resembles a child, by `usual_similarity`."""
 
     @classmethod
-    def of(cls, tree: ParameterTree, name: str) -> "Branches":
-        """The children of the named cluster that have updates."""
+    def of(cls, tree: ParameterTree, name: str, besides: str = "") -> "Branches":
+        """The children of the named cluster that have updates, those of one client left out."""
         children = [tree.clusters[child] for child in tree.clusters[name].children]
-        edges = {child.name: list(child.edge.values()) for child in children if child.edge}
+        kept = {child.name: without(child.edge, [besides]) for child in children}
+        edges = {child: list(edge.values()) for child, edge in kept.items() if edge}
         return cls(name, edges, usual_similarity(edges))
 
     def place(self, update: Vector) -> Placement:

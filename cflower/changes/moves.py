@@ -11,9 +11,10 @@ from dataclasses import replace
 from itertools import chain
 
 from cflower.algorithm.change import Change
-from cflower.algorithm.constants import FEW, LONG
+from cflower.algorithm.constants import FEW, LONG, RESEMBLES
 from cflower.algorithm.criteria import Decision, Evidence, Outcome
 from cflower.algorithm.placement import Branches
+from cflower.algorithm.similarity import cosines_to
 from cflower.algorithm.state import Ask, CFLState, Role
 from cflower.algorithm.steps import stepped
 from cflower.algorithm.tree import ROOT, Cluster, is_below
@@ -67,7 +68,8 @@ class Moves(Change):
             if update.server_round == server_round and not update.staleness
         }
         for leaf in state.tree.leaves:
-            norms |= updated(norms, leaf.name, only(timely, state.tree.assigned(leaf)))
+            here = only(timely, state.tree.assigned(leaf))
+            norms |= updated(norms, leaf.name, here, all_train=state.all_train)
         return remembered(state, norms)
 
     def revised(self, state: CFLState, evidence: Evidence, decision: Decision) -> Decision:
@@ -145,7 +147,9 @@ def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_roun
     history, tree = histories(state)[client], state.tree
     cluster, leaf = tree.clusters[history.place_at], tree.leaf_of(client)
     own = next(child for child in cluster.children if is_below(leaf.name, child))
-    placement = Branches.of(tree, cluster.name).place(update)
+    before = tree.clusters[own].edge.get(client, update)
+    changed = float(cosines_to(update, [before])[0]) < RESEMBLES  # its old update shows nothing now
+    placement = Branches.of(tree, cluster.name, client if changed else "").place(update)
     fits = placement.child == own and placement.familiar
     if fits:
         history = history._replace(place_at="" if tree.clusters[own].is_leaf else own)

@@ -37,6 +37,8 @@ class NormHistory(NamedTuple):
     """Least ratio of its norm to its usual one in these rounds, both relative to the median."""
     place_at: str = ""
     """The split cluster for which the member still owes an update that shows its place."""
+    all_train: bool = False
+    """Whether it last trained with the examples that decide, too."""
 
     def suspecting(self, relative: float, *, longer: bool, most: bool) -> "NormHistory":
         """The history with the suspicion after one more update, of this relative log norm.
@@ -58,14 +60,21 @@ class NormHistory(NamedTuple):
 
 
 def updated(
-    histories: Mapping[str, NormHistory], leaf: str, norms: Mapping[str, float]
+    histories: Mapping[str, NormHistory],
+    leaf: str,
+    norms: Mapping[str, float],
+    *,
+    all_train: bool = False,
 ) -> dict[str, NormHistory]:
     """The histories of a leaf's members after one round, from ‖Δ_i‖ of those that replied.
+
+    ``all_train``: they trained with the examples that decide, too.
 
     A member is suspected if its update is longer than all before in this leaf, and
 
     - `LONG` times as long as usual, both relative to the leaf's median; or
-    - most members' updates are longer than all before, too.
+    - most members' updates are longer than all before, too, and not because the server had them
+      train with other examples than in their last round.
 
     It stays suspected as long as its updates are longer than those before, for 2 `FEW` rounds: by
     then they are usual. A round with a suspected member is not added to any history. A history
@@ -78,7 +87,9 @@ def updated(
     before = dict.fromkeys(lengths, NormHistory(leaf)) | here
     needed = FEW * (1 + (leaf == ROOT))
     longer = {c for c, h in before.items() if h.rounds >= needed and lengths[c] > h.longest}
-    most = 2 * len(longer) > len(lengths)
+    as_before = {c for c in longer if before[c].all_train == all_train}
+    most = 2 * len(as_before) > len(lengths)
+    before = {client: h._replace(all_train=all_train) for client, h in before.items()}
     now = {
         client: history.suspecting(lengths[client] - median, longer=client in longer, most=most)
         for client, history in before.items()

@@ -17,6 +17,7 @@ from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
 from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below
 from cflower.algorithm.weights import Weights
+from cflower.changes.moves import suspects_of
 from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
@@ -50,13 +51,20 @@ class SplitQuestions(Change):
         return replace(decision, outcome=Outcome.PUT_OFF, reason=reason, sides=(), unsure=())
 
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
-        """A question to the members of each part of each split."""
+        """A question to the members of each part of each split.
+
+        If the data of all members of a part have changed, only they are asked. The others go on as
+        before, so that they would gain or lose by chance alone, and outvote them.
+        """
+        changed = suspects_of(state)
         for division in state.divisions.values():
             after = replace(state, tree=state.tree.divided(division.cluster, division.children))
             parts = [after.tree.clusters[child.name] for child in division.children]
+            offered = [*zip(parts, division.models, strict=True)]
+            to_changed = [pair for pair in offered if changed.keys() >= {*pair[0].members}]
             questions = (
                 Question(part.name, model, voters(after, part, server_round))
-                for part, model in zip(parts, division.models, strict=True)
+                for part, model in to_changed or offered
             )
             yield SplitQuestion(server_round, tuple(questions), division)
 

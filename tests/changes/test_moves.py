@@ -114,6 +114,15 @@ def test_the_first_change_in_an_unsplit_root_splits_it_after_three_rounds():
     assert leaf(state, 4).members == tuple(ALIKE.clients)
 
 
+def test_only_the_changed_members_are_asked_about_a_leaf_of_their_own():
+    """The others would vote by chance, because one of ten hardly moves their common model."""
+    state = after((ALIKE, 20), cfl=JUDGED)
+    *_, (_, result) = run(ODD, JUDGED, 3, state=state, done=20)
+    made, judged = result.decisions
+    assert (made.outcome, judged.outcome) == (Outcome.SPLIT, Outcome.CONFIRMED)
+    assert judged.figures["voters"] == 1
+
+
 @pytest.mark.parametrize(
     ("suspected", "factor", "leaves"), [(3, 2.4, True), (3, 1.6, False), (2, 2.4, False)]
 )
@@ -245,3 +254,17 @@ def test_a_suspected_member_leaves_a_branch_that_was_nearly_at_rest():
     state = replace(state, memory={"moves": norms})
     state = placed(state, "a", 0.2 * X + Y + 0.4 * Z)
     assert [move.target for move in state.moves] == ["0.1"]
+
+
+@pytest.mark.parametrize(("update", "goes"), [(0.1 * X + 0.05 * Y, True), (0.9 * X, False)])
+def test_the_founder_of_a_leaf_is_not_held_there_by_its_own_old_update(update, goes):
+    """Where all others are at rest, an update resembles them hardly more than its own old one."""
+    state = deep()
+    alone = replace(state.tree.clusters["0.0"], edge={"a": 5 * (X + 0.5 * np.eye(DIM)[4])})
+    resting = {"c": Y + 0.3 * np.eye(DIM)[5], "d": np.eye(DIM)[6] + 0.1 * np.eye(DIM)[5]}
+    there = replace(state.tree.clusters["0.1"], edge=resting)
+    update = update + goes * np.eye(DIM)[7]
+    norms = {"a": NormHistory("0.0", rounds=9, suspected=1, place_at=ROOT)}
+    state = replace(state, tree=state.tree.update(alone, there), memory={"moves": norms})
+    state = placed(state, "a", update)
+    assert bool(state.moves) == goes

@@ -64,6 +64,18 @@ def test_less_is_suspicious_if_most_members_updates_are_longer_than_ever(longer,
     assert suspects(histories(rounds, "0.0")) == expected
 
 
+@pytest.mark.parametrize(
+    ("all_train", "expected"), [(True, []), (False, ["0", "1", "2", "3", "4"])]
+)
+def test_longer_updates_because_more_examples_train_are_no_change_of_data(all_train, expected):
+    state = histories(np.ones((FEW, 5)), "0.0")
+    now = updated(state, "0.0", dict.fromkeys(state, 1.2), all_train=all_train)
+    assert suspects(now) == expected
+    # They are usual from then on, so that a change in the next round is noticed.
+    later = updated(now, "0.0", dict.fromkeys(state, 1.2) | {"2": 3.0}, all_train=all_train)
+    assert suspects(later) == (["2"] if all_train else expected)
+
+
 def test_half_of_the_members_may_change_at_once():
     rounds = np.ones((FEW + 1, 4))
     rounds[FEW, :2] = 3
