@@ -122,6 +122,16 @@ class AutoCriterion(Checked, Criterion):
             reason += f"; not considered: {names}"
         return replace(decision, reason=reason, left_out=left_out), vars(known)
 
+    def inherit(self, memory: Memory) -> Memory:
+        """The averages: members of a new leaf need not train twice again before it can be split.
+
+        They count as those of `FEW` updates, so that they soon follow the new model, and how long
+        parts have been the same is counted anew.
+        """
+        known = Averages(**memory)
+        few = np.minimum(known.counts, FEW)
+        return vars(replace(known, counts=few, streak=np.zeros_like(known.streak)))
+
     def _too_few(self, evidence: Evidence, known: Averages) -> tuple[Outcome, str] | None:
         """Refuse a cluster in which too few members have sent two updates."""
         # A client that has just sent its first update could not send two.

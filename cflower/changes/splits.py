@@ -3,9 +3,10 @@
 Not in the paper. The parts' models exist already: they are what this round of training gave, as
 does the common model. So the members of each part evaluate their part's model and the common one,
 and the split is made only if that serves them better. A split that they refuse never happened: the
-cluster goes on as one, and they may be asked again when the number of rounds has doubled.
+cluster goes on as one, and they may be asked again when the number of its rounds has doubled.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,8 +23,8 @@ from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
 VOTERS = 30
-"""Members of a part that answer a question, a limit of what it sends: of 30 clients that gain or
-lose, 22 decide a vote."""
+"""Members of a part that answer a question at most, a limit of what it sends: of 30 clients that
+gain or lose, 22 decide a vote."""
 NAME = "splits"
 """The place in `CFLState.memory` of the round of each cluster's last refused split."""
 TRAINED_ON = (
@@ -39,7 +40,8 @@ class SplitQuestions(Change):
         """The decision to split, as a proposal; or put off, if the clients refused one lately."""
         if decision.outcome is not Outcome.SPLIT:
             return decision
-        again, now = 2 * refused_in(state).get(decision.cluster, 0), decision.server_round
+        born, now = state.tree.clusters[decision.cluster].born, decision.server_round
+        again = 2 * refused_in(state).get(decision.cluster, born) - born
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.heard_in(2).isdisjoint(s)]:
@@ -79,9 +81,15 @@ def refused_in(state: CFLState) -> dict[str, int]:
 
 
 def voters(state: CFLState, part: Cluster, server_round: int) -> tuple[str, ...]:
-    """Members of a part that answer: at most `VOTERS`, others in another round."""
+    """Members of a part that answer: at most `VOTERS`, others in another round.
+
+    They are no more than the clients that took part in the last round. So where few do, the budget,
+    which grows with the rounds, suffices for several questions.
+    """
     members = [*without(dict.fromkeys(state.tree.assigned(part)), state.absent)]
-    places = sampled(np.arange(len(members)), part.name, server_round, most=VOTERS)
+    trained = Counter(update.server_round for update in state.known.values())
+    most = min(VOTERS, trained[max(trained)]) if trained else VOTERS
+    places = sampled(np.arange(len(members)), part.name, server_round, most=most)
     return tuple(members[i] for i in places)
 
 
@@ -107,7 +115,8 @@ class SplitQuestion(Proposal):
         if verdict.measured and not serves(verdict):
             refused = refused_in(state) | {cluster.name: now}
             state = replace(state, memory={**state.memory, NAME: refused})
-            reason += f"; the clients may be asked again from round {2 * now} on"
+            again = 2 * now - cluster.born
+            reason += f"; the clients may be asked again from round {again} on"
             refusal = {"outcome": Outcome.REFUSED, "reason": reason, "figures": verdict.figures}
             return state, self._with(decisions, **refusal, sides=())
         if not all(child.own_body for child in children):

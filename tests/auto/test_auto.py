@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cflower.algorithm import criteria
+from cflower.algorithm.constants import FEW
 from cflower.algorithm.criteria import Outcome
 from cflower.algorithm.round import CFL
 from cflower.auto.averages import NEW, Averages
@@ -32,6 +33,23 @@ def test_members_that_never_trained_do_not_count() -> None:
         evidence = evidence_of(updates, server_round, num_members=1000)
         decision, memory = AutoCriterion().decide(evidence, memory)
     assert decision.outcome is not Outcome.TOO_FEW_HEARD
+
+
+def test_a_leaf_need_not_hear_all_its_members_twice_again_to_be_split() -> None:
+    groups, memory = np.repeat(10 * np.eye(3), 6, axis=0), {}
+    for server_round in range(1, 13):
+        noise = generator(server_round, "leaf").normal(scale=0.3, size=groups.shape)
+        _, memory = AutoCriterion().decide(evidence_of(groups + noise, server_round), memory)
+    memory = AutoCriterion().inherit(memory)
+    assert memory["counts"].max() == FEW
+    assert not memory["streak"].any()
+    # One member of each group trains in a round.
+    for server_round in range(13, 13 + FEW):
+        evidence = evidence_of(groups + noise, server_round)
+        rounds = np.where(np.arange(18) % 6 == server_round % 6, server_round, 12)
+        decision, memory = AutoCriterion().decide(replace(evidence, rounds=rounds), memory)
+        assert (decision.outcome is Outcome.SPLIT) == (server_round == 12 + FEW)
+    assert len(decision.sides) == 3
 
 
 @pytest.mark.parametrize("sizes", [(5, 5), (4, 4, 4), (6, 4, 2), (8, 2), (5, 5, 5, 5), (9, 1)])

@@ -151,6 +151,22 @@ def test_at_most_a_sample_of_each_part_votes_another_one_in_another_round():
     assert now == voters(state, large, server_round)
 
 
+def test_where_few_take_part_no_more_answer_than_trained_in_the_round():
+    federation, few = Federation.dealt(40, 40), 12
+    draw = generator(0, "participants")
+    cfl, state = asking(AutoCriterion()), federation.state()
+    for server_round in range(1, 80):
+        clients = sorted(draw.choice(federation.clients, few, replace=False))
+        heard = cfl.heard(
+            state, federation.replies(cfl, state, server_round, clients), server_round
+        )
+        if heard.asks:
+            break
+        state = heard.state
+    asked = Counter(ask.cluster for ask in heard.asks if ask.role is Role.CANDIDATE)
+    assert [*asked.values()] == [few, few]
+
+
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
 def test_a_refused_split_leaves_tree_and_models_exactly_as_if_nobody_had_been_asked(opinions):
     asked, num_rounds = [], 60
@@ -414,9 +430,10 @@ def test_a_split_that_serves_its_clients_is_made_also_where_only_projections_are
 SIDES = ("a", "b"), ("c", "d")
 
 
-def revised(server_round, *, refused=None, trained="abcd"):
+def revised(server_round, *, refused=None, trained="abcd", born=0):
     """The decision on a split into `SIDES`, after these members trained in the round."""
-    state = CFLState(ParameterTree.initial(vector([0.0]), "abcd"))
+    tree = ParameterTree.initial(vector([0.0]), "abcd")
+    state = CFLState(tree.update(replace(tree.root, born=born)))
     state = replace(state, memory={NAME: {ROOT: refused}} if refused else {})
     rounds = np.array([server_round if c in trained else 1 for c in "abcd"])
     updates = tuple(np.eye(4)), np.ones(4), np.ones(4) / 4, 0.5, rounds
@@ -425,13 +442,17 @@ def revised(server_round, *, refused=None, trained="abcd"):
     return SplitQuestions().revised(state, evidence, decision)
 
 
-@pytest.mark.parametrize("refused", [5, 50])
-def test_after_a_refused_split_the_next_question_waits_until_the_rounds_have_doubled(refused):
-    for server_round in (refused + 1, 2 * refused - 1):
-        decision = revised(server_round, refused=refused)
+@pytest.mark.parametrize(("born", "refused", "again"), [(0, 5, 10), (0, 50, 100), (40, 50, 60)])
+def test_after_a_refused_split_the_next_question_waits_until_the_rounds_have_doubled(
+    born, refused, again
+):
+    """Those of the cluster: what its members were asked before they were in it does not count."""
+    for server_round in (refused + 1, again - 1):
+        decision = revised(server_round, refused=refused, born=born)
         assert (decision.outcome, decision.sides) == (Outcome.PUT_OFF, ())
-        assert f"until round {2 * refused}" in decision.reason
-    assert revised(2 * refused, refused=refused).outcome is Outcome.PROPOSED
+        assert f"until round {again}" in decision.reason
+    assert revised(again, refused=refused, born=born).outcome is Outcome.PROPOSED
+    assert revised(born + 1, born=born).outcome is Outcome.PROPOSED
 
 
 def test_a_split_waits_until_somebody_of_each_part_trains():
