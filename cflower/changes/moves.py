@@ -37,6 +37,15 @@ def suspects_of(state: CFLState) -> Histories:
     return {client: history for client, history in histories(state).items() if history.suspected}
 
 
+def changed_in(state: CFLState) -> dict[str, float]:
+    """How many times as long as usual updates are, of each member whose data have changed.
+
+    It has been suspected for `FEW` rounds, and its updates were `LONG` times as long in all.
+    """
+    suspects = suspects_of(state).items()
+    return {c: h.factor for c, h in suspects if h.suspected >= FEW and h.factor >= LONG}
+
+
 def remembered(state: CFLState, norms: Histories) -> CFLState:
     """The state with these histories."""
     return replace(state, memory={**state.memory, NAME: norms})
@@ -77,8 +86,7 @@ class Moves(Change):
 
         If most members have been suspected for two rounds, and the criterion only waits until its
         groups are steady, it is into these (`changed_at_once`). Otherwise it is into members that
-        changed and the others, if there are any. A member changed if it has been suspected for
-        `FEW` rounds, and its updates were `LONG` times as long as usual in all of them.
+        changed (`changed_in`) and the others, if there are any.
         """
         if decision.cluster != ROOT or decision.outcome is Outcome.SPLIT:
             return decision
@@ -86,9 +94,7 @@ class Moves(Change):
         again = {client for client, history in suspects.items() if history.suspected > 1}
         if decision.outcome is Outcome.UNSTEADY and 2 * len(again) > len(evidence.clients):
             return changed_at_once(decision, again)
-        changed = {
-            c: h.factor for c, h in suspects.items() if h.suspected >= FEW and h.factor >= LONG
-        }
+        changed = only(changed_in(state), evidence.clients)
         stay = without(dict.fromkeys(evidence.clients), suspects)
         if not changed or not stay:
             return decision

@@ -18,7 +18,7 @@ from cflower.algorithm.criteria import Decision, Evidence, Outcome, sampled
 from cflower.algorithm.state import CFLState, Division
 from cflower.algorithm.tree import Cluster, ParameterTree, Trial, is_below
 from cflower.algorithm.weights import Weights
-from cflower.changes.moves import suspects_of
+from cflower.changes.moves import changed_in
 from cflower.changes.vote import Ballot, Verdict, verdict_of
 from cflower.ordering import in_order, listed, without
 
@@ -58,7 +58,7 @@ class SplitQuestions(Change):
         If the data of all members of a part have changed, only they are asked. The others go on as
         before, so that they would gain or lose by chance alone, and outvote them.
         """
-        changed = suspects_of(state)
+        changed = changed_in(state)
         for division in state.divisions.values():
             after = replace(state, tree=state.tree.divided(division.cluster, division.children))
             parts = [after.tree.clusters[child.name] for child in division.children]

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cflower.algorithm.change import Change
+from cflower.algorithm.constants import FEW, LONG
 from cflower.algorithm.criteria import Decision, Evidence, NeverSplit, Outcome
 from cflower.algorithm.state import ALL_EXAMPLES, DECIDE, CFLState, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree, Status
 from cflower.auto.criterion import AutoCriterion
 from cflower.changes import changes_of
+from cflower.changes.norm_history import NormHistory
 from cflower.changes.splits import NAME, VOTERS, SplitQuestions, voters
 from cflower.seeding import generator
 from tests.algorithm.planted import (
@@ -165,6 +167,18 @@ def test_where_few_take_part_no_more_answer_than_trained_in_the_round():
         state = heard.state
     asked = Counter(ask.cluster for ask in heard.asks if ask.role is Role.CANDIDATE)
     assert [*asked.values()] == [few, few]
+
+
+@pytest.mark.parametrize("suspected", [FEW - 1, FEW])
+def test_a_part_is_asked_alone_only_if_the_data_of_all_its_members_have_changed(suspected):
+    _, heard, now = first_question(two, asking(moving=True))
+    division = heard.state.pending.proposals[0].division
+    part = division.children[0]
+    norms = dict.fromkeys(part.members, NormHistory(ROOT, 9, suspected=suspected, factor=LONG))
+    state = replace(heard.state, divisions={ROOT: division}, memory={"moves": norms})
+    (proposal,) = SplitQuestions().proposed(state, now, last=False)
+    asked = {client for question in proposal.questions for client in question.clients}
+    assert asked == set(part.members if suspected == FEW else two.clients)
 
 
 @pytest.mark.parametrize("opinions", [WORSE, NEITHER])
