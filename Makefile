@@ -12,7 +12,7 @@ check: lint  ## what CI runs: style, types and all tests
 	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 fast: lint  ## the tests for every save
-	python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+	python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 lint:  ## style and types, nothing changed
 	ruff check .
@@ -34,7 +34,7 @@ constraints:  ## the newest versions that pyproject.toml permits into constraint
 
 check-oldest:  ## the quick tests with the lowest versions that pyproject.toml permits, in build/oldest
 	python3.11 -m venv build/oldest && build/oldest/bin/pip install --quiet -c constraints-oldest.txt -e ".[dev]"
-	PATH="$(CURDIR)/build/oldest/bin:$$PATH" python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+	PATH="$(CURDIR)/build/oldest/bin:$$PATH" python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 constraints-oldest:  ## these versions into constraints-oldest.txt, by uv from PyPI; then `make check-oldest`
 	mkdir -p build && sed -n '/^#/p' constraints-oldest.txt > build/oldest.txt

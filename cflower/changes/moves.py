@@ -38,9 +38,9 @@ def suspects_of(state: CFLState) -> Histories:
 
 
 def changed_in(state: CFLState) -> dict[str, float]:
-    """How many times as long as usual updates are, of each member whose data have changed.
+    """The members whose data have changed, each with the factor by which its updates are longer.
 
-    It has been suspected for `FEW` rounds, and its updates were `LONG` times as long in all.
+    They have been suspected for `FEW` rounds, and their updates were `LONG` times as long in all.
     """
     suspects = suspects_of(state).items()
     return {c: h.factor for c, h in suspects if h.suspected >= FEW and h.factor >= LONG}
@@ -154,7 +154,8 @@ def confirmed_or_moved(state: CFLState, client: str, update: Vector, server_roun
     cluster, leaf = tree.clusters[history.place_at], tree.leaf_of(client)
     own = next(child for child in cluster.children if is_below(leaf.name, child))
     before = tree.clusters[own].edge.get(client, update)
-    changed = float(cosines_to(update, [before])[0]) < RESEMBLES  # its old update shows nothing now
+    # If its update at the split was another one, it is of data that the client no longer has.
+    changed = float(cosines_to(update, [before])[0]) < RESEMBLES
     placement = Branches.of(tree, cluster.name, client if changed else "").place(update)
     fits = placement.child == own and placement.familiar
     if fits:

@@ -40,8 +40,8 @@ class SplitQuestions(Change):
         """The decision to split, as a proposal; or put off, if the clients refused one lately."""
         if decision.outcome is not Outcome.SPLIT:
             return decision
-        born, now = state.tree.clusters[decision.cluster].born, decision.server_round
-        again = 2 * refused_in(state).get(decision.cluster, born) - born
+        cluster, now = state.tree.clusters[decision.cluster], decision.server_round
+        again = asked_again(cluster, refused_in(state).get(cluster.name, cluster.born))
         if now < again:
             reason = f"the clients refused its last split, so it waits until round {again}"
         elif away := [s for s in decision.sides if evidence.heard_in(2).isdisjoint(s)]:
@@ -80,6 +80,11 @@ def refused_in(state: CFLState) -> dict[str, int]:
     return dict(state.memory.get(NAME, {}))
 
 
+def asked_again(cluster: Cluster, refused: int) -> int:
+    """The round in which a cluster is twice as old as in that of its last refused split."""
+    return 2 * refused - cluster.born
+
+
 def voters(state: CFLState, part: Cluster, server_round: int) -> tuple[str, ...]:
     """Members of a part that answer: at most `VOTERS`, others in another round.
 
@@ -115,7 +120,7 @@ class SplitQuestion(Proposal):
         if verdict.measured and not serves(verdict):
             refused = refused_in(state) | {cluster.name: now}
             state = replace(state, memory={**state.memory, NAME: refused})
-            again = 2 * now - cluster.born
+            again = asked_again(cluster, now)
             reason += f"; the clients may be asked again from round {again} on"
             refusal = {"outcome": Outcome.REFUSED, "reason": reason, "figures": verdict.figures}
             return state, self._with(decisions, **refusal, sides=())
