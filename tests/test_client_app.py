@@ -167,6 +167,7 @@ def test_the_whole_personal_step_is_what_single_messages_would_do():
             assert measured == pytest.approx(evaluated[name], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "trainings"), [(3, {0}), (7, {1}), (12, {1, 3})])
 def test_an_attempt_costs_one_message_for_each_client_of_the_own_app(rounds, trainings, caplog):
     caplog.set_level("INFO", "flwr")

@@ -120,6 +120,7 @@ def test_arrays_that_all_clients_leave_out_stay_on_them(tmp_path, caplog):
     assert newcomer.cluster == strategy.cluster_of("partition-1")
 
 
+@pytest.mark.slow
 def test_heads_that_stay_on_the_clients_need_no_clusters(caplog):
     """FedPer: each client's head knows what its outputs mean; the body before it is everyone's."""
     width, outputs = 3, 2
@@ -207,6 +208,7 @@ OLDER = {"w": np.zeros(FEATURES, np.float32), "counter": np.int64(0)}
 STEPS = ConfigRecord({"steps": 5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_a_client_fn_app_runs_as_it_is(named, tmp_path, caplog):
     app = name_clients(older_app()) if named else older_app()
@@ -226,6 +228,7 @@ def within(limit, factor=1.0):
     return lambda errors: factor * float(np.mean(np.abs(errors) < limit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "measure", "higher", "shown"),
     [

@@ -95,6 +95,7 @@ IMAGES = {"sample-images": b"\1" * 8, "sample-shape": [2, 2, 1], "sample-labels"
 MEANS = {"mean-examples": b"\0" * 16, "mean-shape": [1, 4]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "facts",
     [
@@ -152,6 +153,7 @@ def test_a_rand_index_needs_the_groups_of_most_clients(tmp_path, reporting, inde
     assert (summary["adjusted_rand_index"] is not None) is index
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "metrics",
     [
@@ -229,6 +231,7 @@ GREEDY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GREEDY)
 def test_what_one_client_sends_alone_is_neither_kept_nor_read_for_ever(kind, tmp_path, caplog):
     strategy, folder = run(tmp_path, rounds=24, trained=greedy(**GREEDY[kind]))
@@ -244,6 +247,7 @@ def test_what_one_client_sends_alone_is_neither_kept_nor_read_for_ever(kind, tmp
         assert {frozenset(f"partition-{i}" for i in range(3))} <= clusters_of(strategy)
 
 
+@pytest.mark.slow
 def test_what_a_client_has_used_up_counts_when_the_run_goes_on(tmp_path):
     """With half of the rounds in another process it is read no longer than without."""
 

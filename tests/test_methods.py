@@ -162,6 +162,7 @@ def frozen(begin: int, end: int) -> Change:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("method", "anew", "strength"),
@@ -186,6 +187,7 @@ def test_a_method_of_the_app_gives_every_client_the_accuracy_of_its_algorithm(
     assert figures[0] == figures[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fedbn_gives_every_client_the_accuracy_of_its_algorithm(family):
     more = {"model": "mlp", "num-server-rounds": 3, "local-epochs": 2}
@@ -196,6 +198,7 @@ def test_fedbn_gives_every_client_the_accuracy_of_its_algorithm(family):
     assert {client: line["accuracy"] for client, line in found["clients"].items()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_scaffold_without_momentum_gives_every_client_the_accuracy_of_its_algorithm(family, share):

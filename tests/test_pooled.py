@@ -45,6 +45,7 @@ def joined(parts):
     return np.concatenate(logits), np.concatenate(labels)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 20), st.integers(2, 5))
 def test_every_figure_is_scikit_learns_on_the_pooled_rows(seed, classes):
     parts = list(clients(seed, classes))
@@ -97,6 +98,7 @@ def test_the_interval_of_an_auc_holds_it_and_has_a_width_even_with_one_positive(
         assert 0 <= low <= value <= high <= 1 and high - low > 0.05
 
 
+@pytest.mark.slow
 def test_19_of_20_intervals_of_an_auc_hold_the_true_one():
     rng, inside, true = np.random.default_rng(0), 0, 0.7602  # Φ(1/√2)
     for _ in range(400):

@@ -41,6 +41,7 @@ def test_training_lowers_the_squared_error_and_metrics_are_those_of_scikit_learn
     assert metrics["rmse"] < 0.8 * examples.labels.std()  # what the mean predicts
 
 
+@pytest.mark.slow
 def test_a_run_on_clinics_that_measure_in_opposite_directions(tmp_path, diabetes):
     folder, runs = tmp_path / "clinics", tmp_path / "runs"
     folder.mkdir()

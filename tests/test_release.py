@@ -72,6 +72,7 @@ def test_only_the_package_makes_pytorch_an_extra(release):
     assert sorted(both) == sorted(app["dependencies"])
 
 
+@pytest.mark.slow
 def test_the_strategy_needs_nothing_of_the_apps_extra():
     hidden = dict.fromkeys(APP_MODULES)
     code = (

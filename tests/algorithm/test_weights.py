@@ -20,6 +20,7 @@ def test_a_norm_beyond_the_precision_is_infinite_in_any_block():
     assert not np.isfinite(norm(vector))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(7,), (LARGE - 3, 0, 5, LARGE), (1, 2 * LARGE + 1)])
 @pytest.mark.parametrize("factor", [1.0, 0.3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -65,6 +65,7 @@ def test_permuting_the_clients_changes_nothing() -> None:
     assert decided(two_groups(), noise=0.0, order=[5, 2, 7, 0, 1, 4, 6, 3]) == FOURS
 
 
+@pytest.mark.slow
 def test_points_on_a_line_are_hardly_ever_groups() -> None:
     """By chance, as the level says; a line is where it happens most."""
     split = 0
@@ -155,6 +156,7 @@ def by_chance_in(size: int, entries: int, samples: int = 500) -> float:
     return float(np.quantile(found, 0.99))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entries", [2, 3, 5, 10, 30])
 @pytest.mark.parametrize("size", [6, 10, 20, 40, 80])
 def test_the_curve_is_the_null_distribution_within_a_quarter(size: int, entries: int) -> None:

@@ -193,6 +193,7 @@ def test_show_prints_the_newest_run_and_any_by_the_beginning_of_its_id(quick):
     assert "partition-3" in newest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

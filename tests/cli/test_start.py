@@ -38,10 +38,12 @@ def test_a_help_text_needs_neither_numpy_nor_flower(arguments):
     assert loaded_by(command(*arguments), "numpy", "flwr", *LIBRARIES) == []
 
 
+@pytest.mark.slow
 def test_the_strategy_loads_what_flower_loads():
     assert loaded_by("from cflower import ClusteredFL", *LIBRARIES) == []
 
 
+@pytest.mark.slow
 def test_a_simulation_loads_neither_scikit_learn_nor_flowers_superlink(tmp_path):
     code = command("simulate", "--clients", 4, "--out", tmp_path, "-c", "num-server-rounds=1")
     assert loaded_by(code, "sklearn", "flwr.superlink.grid") == []

@@ -31,6 +31,7 @@ def tried(app: Path, tmp_path: Path, *options: object) -> dict[str, object]:
     return {"advice": content["advice"], **{one["key"]: one for one in content["methods"]}}
 
 
+@pytest.mark.slow
 def test_an_app_without_cflower_is_tried_with_every_method(tmp_path):
     app = flower_app(tmp_path, "tried", measures=MEASURED)
     result = tried(app, tmp_path, "-c", "num-server-rounds=10")
@@ -64,6 +65,7 @@ class Mine(ClusteredFL):
 SAYS_LR = """assert 0 < message.content["config"]["lr"] <= 0.9"""
 
 
+@pytest.mark.slow
 def test_a_strategy_with_an_init_of_its_own_is_tried_with_every_method(tmp_path):
     server = SERVER.replace("app = ServerApp()", SUBCLASS + "app = ServerApp()")
     server = server.replace("FedAvg().start(", "Mine(0.9).start(")
@@ -73,6 +75,7 @@ def test_a_strategy_with_an_init_of_its_own_is_tried_with_every_method(tmp_path)
     assert {one["trainings"] for key, one in result.items() if key != "advice"} >= {10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, 2, 12, 24, 40])
 def test_every_method_has_the_same_number_of_trainings(rounds, tmp_path):
     app = flower_app(tmp_path, f"rounds{rounds}", measures=MEASURED)
@@ -84,6 +87,7 @@ def test_every_method_has_the_same_number_of_trainings(rounds, tmp_path):
         assert one["trainings"] == pytest.approx(rounds, abs=0.12 * rounds), key
 
 
+@pytest.mark.slow
 def test_an_interrupted_try_goes_on_with_the_same_result(tmp_path, monkeypatch):
     app = flower_app(tmp_path, "broken", measures=MEASURED)
     whole = tried(app, tmp_path, "--clients", 4)
@@ -143,6 +147,7 @@ def test_cflowers_own_app_is_tried_by_its_config(tmp_path):
     assert re.search(r"\n(Use |No method is shown )", out.replace("\n\n", "\n"))
 
 
+@pytest.mark.slow
 def test_methods_of_the_literature_are_tried_too_in_cflowers_own_app(tmp_path):
     config = "num-server-rounds=4 dataset-size=400 model='linear' shift='label-swap'"
     options = (
@@ -172,6 +177,7 @@ def test_methods_of_the_literature_are_tried_too_in_cflowers_own_app(tmp_path):
     assert "another app" in other
 
 
+@pytest.mark.slow
 def test_the_report_is_there_where_clusters_share_no_class_or_it_is_not_named(
     tmp_path, monkeypatch
 ):
@@ -187,6 +193,7 @@ def test_the_report_is_there_where_clusters_share_no_class_or_it_is_not_named(
     assert "Report: " not in out
 
 
+@pytest.mark.slow
 def test_the_advice_is_the_simplest_method_that_none_beats(tmp_path):
     values = {"federated": 0.5, "isolated": 0.2, "tuned": 0.6, "clustered": 0.9}
     run = RunRecord(with_personal_step(made_up_run(tmp_path / "a", clients=40, baselines=values)))

@@ -118,6 +118,7 @@ def test_arrays_of_an_archive_by_name(tmp_path):
         load_own_data(str(tmp_path), replace(settings, label_column="outcom"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_thousands_of_columns_take_no_longer_than_their_numbers(tmp_path, form):
     table = np.random.default_rng(0).normal(size=(100, 5000))

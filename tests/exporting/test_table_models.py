@@ -98,6 +98,7 @@ def test_a_model_that_each_client_scales_by_itself_has_no_program_and_the_card_s
     assert "each client scales its inputs by their own mean and deviation, which it keeps" in card
 
 
+@pytest.mark.slow
 def test_a_model_of_numbers_predicts_numbers(tmp_path):
     def stay(table, number):
         days = 10 + table.age / 10 + (table.sex == "m")

@@ -106,6 +106,7 @@ def test_unawaited_nodes_delay_nothing_and_their_replies_count_if_they_come():
     assert exchange.silent == []
 
 
+@pytest.mark.slow
 def test_the_timeout_counts_from_the_last_reply():
     nodes = list(range(1, 10))
     pulls = [batch for node in nodes for batch in ([], [], [node])]  # a pause after each empty one

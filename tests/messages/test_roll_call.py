@@ -284,6 +284,7 @@ def test_the_sample_of_real_nodes_is_the_seed_s(real_nodes):
     assert asked(0) == asked(0) != asked(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [None, {"client_id": "x", "problem": "no data"}])
 def test_others_take_the_place_of_sampled_nodes_that_cannot_take_part(real_nodes, answer):
     grid = grid_of(dict.fromkeys(range(100, 140), answer) | partitions(10))

@@ -181,6 +181,7 @@ def test_half_a_line_on_a_full_disk_is_cut_off_and_no_rest_follows_later(tmpfs, 
     assert path.read_text().splitlines() == ["a" * (4095 - room), "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", range(8, 64, 12))
 def test_a_run_on_a_disk_that_became_full_can_be_resumed(size, tmpfs, tmp_path, disk):
     whole = run(tmp_path / "whole", disk)
@@ -220,6 +221,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [(n, t) for n, texts in DAMAGE.items() for t in texts])
 def test_a_damaged_file_is_named_in_one_sentence(name, text, tmp_path):
     folder = made_up_run(tmp_path / "run")

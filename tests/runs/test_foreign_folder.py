@@ -130,6 +130,7 @@ def each(content, **fields):
         client.update(fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_no_command_ends_in_a_traceback_or_goes_on_without_end(damage, run, tmp_path):
     whole = made_up_run(tmp_path / "whole")
@@ -177,6 +178,7 @@ def test_a_run_with_a_linked_folder_is_not_resumed_and_nothing_there_is_touched(
     assert {path.name: path.read_bytes() for path in others.iterdir()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs another user")
 @pytest.mark.parametrize("command", ["show", "report", "explain"])
 def test_a_folder_of_another_user_is_one_sentence(command, tmp_path, run):

@@ -52,6 +52,7 @@ def test_many_clients_are_summed_up(tmp_path):
     assert sum(line.split()[1:2] == ["20"] for line in every.splitlines()) == 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("clients", [8, 60])
 def test_it_is_never_wider_than_the_terminal_and_cuts_nothing(tmp_path, width, clients):

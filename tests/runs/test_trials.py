@@ -30,6 +30,7 @@ def always(loss_apart, num_examples=30):
     return dict.fromkeys(range(6), spoil)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_apart", [1.0, 2.0])
 def test_every_split_that_clients_refused_is_shown(tmp_path, monkeypatch, loss_apart):
     monkeypatch.setattr("cflower.strategy.conditions.FOR_QUESTIONS", 9.0)

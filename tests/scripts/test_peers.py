@@ -108,6 +108,7 @@ def test_pacfl_separates_rotations_and_leaves_label_groups_together():
     assert (len(set(turned.values())), len(set(named.values()))) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "shared"),
     [

@@ -170,6 +170,7 @@ def test_unseen_clients_are_of_their_groups_and_share_no_image(name, mnist, tmp_
     assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fresh.NAMES)
 def test_fresh_clients_are_of_their_groups_and_share_no_picture(name, tmp_path, monkeypatch):
     rng = generator(0, "pictures")
@@ -192,6 +193,7 @@ def test_fresh_clients_are_of_their_groups_and_share_no_picture(name, tmp_path, 
     assert list(truth.values()) == np.repeat(range(len(groups)), groups).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", bigger.NAMES)
 def test_a_bigger_model_is_all_that_its_clients_send_and_what_is_frozen_stays(
     name, tmp_path, monkeypatch

@@ -41,6 +41,7 @@ def started(strategy, clients, rounds=8):
     return strategy.start(clients.grid(), arrays, num_rounds=rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_an_observed_strategy_trains_to_the_same_bits_and_finds_the_groups(name):
     plain, observed = Quadratics(FOUR), Quadratics(FOUR)

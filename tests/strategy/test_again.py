@@ -163,6 +163,7 @@ def of_a_new_one(kind: str) -> Outcome:
     return KINDS[kind](strategy_of())
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.permutations(sorted(KINDS)))
 def test_one_strategy_in_any_order_of_runs_is_as_a_new_one_for_each(order):

@@ -85,6 +85,7 @@ def test_a_client_with_changed_data_moves_and_log_and_run_folder_show_it(tmp_pat
     assert late == [(0, CHANGE + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [OTHER, NEW])
 def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later):
     clients = Changing(GROUPS, later=later)
@@ -101,6 +102,7 @@ def test_each_client_is_in_the_line_of_the_leaf_that_it_trained(tmp_path, later)
         assert len(count) == count.total() == members
 
 
+@pytest.mark.slow
 def test_converging_groups_become_one_cluster_and_log_and_run_folder_show_it(tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr")
     strategy, recorder = recorded(Converging(GROUPS), tmp_path, 45)
@@ -136,6 +138,7 @@ def test_an_isolated_client_with_changed_data_goes_on_alone():
     assert (len(strategy.tree.leaves), strategy.state.moves) == (len(GROUPS), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounds", "change"), [(Changing, 23, 21), (Converging, 42, 40)])
 def test_a_run_resumed_in_the_middle_of_a_move_or_join_is_identical(tmp_path, kind, rounds, change):
     strategy, whole = recorded(kind(GROUPS), tmp_path, rounds)

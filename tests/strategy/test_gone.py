@@ -81,6 +81,7 @@ LEAVING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaving", LEAVING)
 @pytest.mark.parametrize("number", [0, 3, 4, 6])
 def test_who_leaves_does_not_keep_the_others_together(number, leaving):
@@ -94,6 +95,7 @@ def test_who_leaves_does_not_keep_the_others_together(number, leaving):
         assert len(gone) == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 5])
 def test_a_client_that_is_there_in_every_sixth_round_only_is_not_lost(place):
     strategy = run(lambda p, now: p if p != place or now % 6 == 1 else None, rounds=44)

@@ -50,6 +50,7 @@ def step(model, server_round, client):
     return 0.5 * (CENTERS[0] - model) + noise
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_waited_for_in_three_rounds_and_is_back_with_its_next_answer(caplog):
     clients, caplog.handler.level = Quadratics((0, 0, 0, 0)), INFO
     late = {(0, r): 99 for r in (1, 2, 3)} | {(0, 4): 3}
@@ -121,6 +122,7 @@ def test_a_slow_client_changes_no_group_and_no_reply_is_lost(groups, slow, crite
     assert strategy.failures.problems == {}
 
 
+@pytest.mark.slow
 def test_a_reply_to_a_cluster_that_was_split_meanwhile_is_set_aside():
     split = split_round(GROUPS)
     _, reports = run(Quadratics(GROUPS), {(5, split): 3}, split + 4)

@@ -3,6 +3,7 @@
 import logging
 
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from cflower import ClusteredFL, simulate
@@ -23,6 +24,7 @@ def client(message, context):
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
+@pytest.mark.slow
 def test_a_thousand_clients_with_the_same_fault_are_a_few_lines(caplog, capsys):
     caplog.set_level(logging.INFO, "flwr")
     arrays = ArrayRecord({"w": Array(np.zeros(3, np.float32))})

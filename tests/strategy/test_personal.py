@@ -37,6 +37,7 @@ def counted(clients, kind, client=3):
     return sum(seen.kind == kind and seen.client == client for seen in clients.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapts", [False, True])
 def test_every_client_is_served_by_the_file_that_the_summary_names(tmp_path, adapts):
     clients = Quadratics(DIFFERENT, adapts=adapts)
@@ -95,6 +96,7 @@ def test_results_are_what_their_names_say(tmp_path):
         strategy.model_of("nobody")
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_ends_with_a_new_personal_step(tmp_path):
     _, whole = run(Quadratics(DIFFERENT), tmp_path / "whole", num_rounds=30)
     _, part = run(Quadratics(DIFFERENT), tmp_path / "part", num_rounds=24)
@@ -139,6 +141,7 @@ class Silent(InlineGrid):
             yield message_id
 
 
+@pytest.mark.slow
 def test_a_silent_client_is_waited_for_once():
     grid = Silent(Quadratics(DIFFERENT).app(), len(DIFFERENT), {})
     strategy = strategy_of(criterion=NeverSplit(), personal=True, metric="loss")
@@ -163,6 +166,7 @@ def test_short_runs_have_no_personal_step_and_the_log_says_why(tmp_path, caplog,
     assert (short in caplog.text) == (rounds in (3, 7)) == (not strategy.state.personal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [5, 10, 24, 60])
 @pytest.mark.parametrize("adapts", [True, False])
 def test_the_step_adds_three_tenths_of_the_runs_trainings_and_models_at_most(

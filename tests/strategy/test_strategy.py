@@ -110,6 +110,7 @@ def test_an_unknown_client_is_an_error_with_some_known_ones():
         strategy.cluster_of("partition-9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("projection_dim", [0, 4])
 @pytest.mark.parametrize("rule", ["fedavg", "fedmedian", "fedtrimmedavg"])
 def test_a_median_withstands_two_of_six_members_of_a_group(rule, projection_dim):
@@ -263,6 +264,7 @@ def test_models_keep_their_precision(dtype):
     assert {content["arrays"]["w"].dtype for content in clients.received} == {dtype}
 
 
+@pytest.mark.slow
 def test_a_run_with_the_same_seed_is_identical_also_after_a_resume():
     groups, settings = (0, 1, 2) * 3, {"fraction_train": 0.5, "seed": 7}
     whole, result, reports = run(Quadratics(groups), 24, **settings)

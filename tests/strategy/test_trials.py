@@ -182,6 +182,7 @@ def without_time(lines):
     return [{**line, "seconds": 0} for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("groups", "made"), [(HALVES, True), (ALIKE, False)])
 def test_a_run_resumed_after_any_round_is_asked_the_same_and_ends_the_same(tmp_path, groups, made):
     rounds, settings = 7, {"criterion": Halves(), "weighting": "uniform"}

@@ -74,6 +74,7 @@ def timeouts_of(delay, monkeypatch, rounds=ROUNDS, **settings):
     return strategy, clock.now / TIMEOUT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DELAYS)
 def test_one_client_costs_ten_rounds_at_most_three_timeouts(kind, monkeypatch, caplog):
     _, usual = timeouts_of(lambda kind, server_round: USUAL, monkeypatch)
@@ -85,6 +86,7 @@ def test_one_client_costs_ten_rounds_at_most_three_timeouts(kind, monkeypatch, c
     assert {frozenset(f"partition-{i}" for i in (0, 2, 4, 6))} <= found
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_round_still_counts(monkeypatch):
     strategy, _ = timeouts_of(DELAYS["just in time"], monkeypatch, rounds=80)
     assert strategy.state.known[f"partition-{SLOW}"].server_round > 20

@@ -52,6 +52,7 @@ def run(tmp_path, change=lambda table, number: table, **keys):
     return summary, "\n".join(said)
 
 
+@pytest.mark.slow
 def test_their_tables_are_prepared_alike_though_each_knows_its_own_only(tmp_path):
     summary, said = run(tmp_path)
     assert "4 inputs: age, hb, crp, sex (d, f, m); not used: visit (a date), patient (" in said
@@ -82,6 +83,7 @@ def test_a_site_that_spells_the_classes_otherwise_is_refused_with_the_reason(tmp
     assert "they differ in spelling only, so spell them alike" in caplog.text
 
 
+@pytest.mark.slow
 def test_if_all_are_refused_the_error_says_what_to_correct(tmp_path):
     with pytest.raises(CFlowerError) as error:
         run(tmp_path, lambda table, number: table.assign(hb=["?", "x", *table.hb[2:]]))
@@ -91,12 +93,14 @@ def test_if_all_are_refused_the_error_says_what_to_correct(tmp_path):
     assert len(text) < 900
 
 
+@pytest.mark.slow
 def test_figures_of_all_sites_come_from_counts(tmp_path):
     summary, said = run(tmp_path, metric="auc")
     assert 0.5 < summary["pooled"]["own"]["auc"]["value"] <= 1
     assert "held-out examples of 4 clients together: AUC" in said
 
 
+@pytest.mark.slow
 def test_a_site_that_only_evaluates_is_measured_with_the_common_model_and_never_trains(tmp_path):
     summary, _ = run(tmp_path, evaluate_only="site-2")
     assert summary["not_placed"] == ["site-2"] and "site-2" not in summary["clusters"]["0"]

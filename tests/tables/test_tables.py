@@ -65,6 +65,7 @@ def run(folder, out, rounds=3, **keys):
     return cflower("simulate", "--clients", SITES, "--out", out, "-c", config)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(5, 40), min_size=1, max_size=5), st.integers(0, 9), st.booleans())
 def test_inputs_are_scikit_learns_on_the_pooled_rows(sizes, seed, gaps):
     rng = np.random.default_rng(seed)
@@ -93,6 +94,7 @@ def test_inputs_are_scikit_learns_on_the_pooled_rows(sizes, seed, gaps):
     assert (found[:, 1:].sum(axis=1) == pooled["kind"].isin(known)).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 99), st.floats(1e-6, 1e6), st.floats(0.001, 0.5))
 def test_no_column_outweighs_the_others_and_its_unit_makes_no_difference(seed, unit, share):
