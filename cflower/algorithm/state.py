@@ -203,6 +203,8 @@ class CFLState:
     """The questions to the clients after the training of this round."""
     asked: int = 0
     """Models that clients have evaluated for questions so far."""
+    first: Weights | None = None
+    """The run's first model."""
     all_train: bool = False
     """Whether clients also train with the examples that decide in the next round, because no
     question follows it."""

@@ -3,6 +3,7 @@
 from cflower.algorithm.change import Change
 from cflower.changes.joins import Joins
 from cflower.changes.moves import Moves
+from cflower.changes.new_starts import NewStarts
 from cflower.changes.splits import SplitQuestions
 
 
@@ -11,4 +12,4 @@ def changes_of(trial_rounds: int, *, moving: bool) -> tuple[Change, ...]:
     if not trial_rounds:  # the clients judge nothing
         return (Moves(),) if moving else ()
     questions = SplitQuestions()
-    return (Moves(), questions, Joins()) if moving else (questions,)
+    return (Moves(), questions, NewStarts(), Joins()) if moving else (questions,)

@@ -17,7 +17,7 @@ from cflower.algorithm.tree import Cluster, ParameterTree, Status, Trial, is_bel
 from cflower.algorithm.weights import Weights, norm
 from cflower.changes.splits import judged, started_from, voters
 from cflower.changes.vote import Ballot, Verdict, verdict_of
-from cflower.ordering import in_order, listed, without
+from cflower.ordering import in_order, listed, only, without
 
 INTERVAL = 10
 """Rounds for which an answer is taken to hold."""
@@ -147,8 +147,10 @@ def reunited(cluster: Cluster, leaves: Sequence[Cluster], past: Trial, model: We
 def with_remark(
     decisions: Sequence[Decision], names: Sequence[str], remark: str
 ) -> tuple[Decision, ...]:
-    """The decisions with a further remark on some clusters."""
+    """The decisions with a further remark on the last one about each of some clusters."""
+    last = {made.cluster: number for number, made in enumerate(decisions)}
+    remarked = only(last, names).values()
     return tuple(
-        replace(made, reason=f"{made.reason}; {remark}") if made.cluster in names else made
-        for made in decisions
+        replace(made, reason=f"{made.reason}; {remark}") if number in remarked else made
+        for number, made in enumerate(decisions)
     )

@@ -33,7 +33,7 @@ from cflower.runs.records import File, one_tree
 from cflower.runs.writing import replace_file
 from cflower.strategy.observers import Checkpoint
 
-CHECKPOINT_FORMAT = "cflower-checkpoint-16"
+CHECKPOINT_FORMAT = "cflower-checkpoint-17"
 BLOCK = 2**14
 """Entries of a vector that are stored together; of those in one block with the end of a body that
 leaves share, each leaf stores its own."""

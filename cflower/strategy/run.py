@@ -112,7 +112,7 @@ class Run:
         self.observers = Observers(settings.observers)
         tree = ParameterTree.initial(first, clients, isolated=settings.isolated)
         try:
-            before = self._resumed(clients) or Checkpoint(0, CFLState(tree))
+            before = self._resumed(clients) or Checkpoint(0, CFLState(tree, first=first))
         except CFlowerError:
             self.observers.end(None)  # such as the recorder, which holds a lock
             raise
