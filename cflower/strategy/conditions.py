@@ -159,15 +159,17 @@ class Conditions:
         """The trainings of a client in a personal step, and whether it does the step by itself.
 
         They are at most `BEYOND_ROUNDS` of those of the run, and the models that they take are what
-        questions have left of it.
+        questions have left of it. An attempt of one message is affordable in any case: in a short
+        run it may be what serves the clients best.
         """
         left = self.affordable_models(BEYOND_ROUNDS, num_rounds) - asked
         left /= self.roll_call.connected
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
         most = BEYOND_ROUNDS * num_rounds * self.settings.fraction_train
+        affordable: float
         if at_once:  # an attempt takes two models
-            affordable = MOST_TRAININGS if left >= 4 else left // 2
+            affordable = MOST_TRAININGS if left >= 4 else 1
         else:
             affordable = max((left - 2 * EVALUATIONS) / 2, min(1, (left - EVALUATIONS) / 2))
         return int(min(MOST_TRAININGS, most, affordable) + 1e-9), at_once

@@ -19,9 +19,8 @@ from cflower.robust.robust_mean import limited
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: each client trains the model of its cluster further on its own data, once, "
-    "and then up to %s where that promises a gain. The members of a cluster judge whether models "
-    "of their own serve them better."
+    "Personal step: each client trains the model of its cluster further on its own data, once%s. "
+    "The members of a cluster judge whether models of their own serve them better."
 )
 PARTED = (
     "From now on cluster %s has all layers for itself: it moved the shared ones against the other "
@@ -68,7 +67,9 @@ def log_parted(before: ParameterTree, after: ParameterTree) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    log(INFO, PERSONAL_STEP, counted(step.most, "time"), extra=PROGRESS)
+    most = counted(step.most, "time")
+    more = f", and then up to {most} where that promises a gain" if step.most > 1 else ""
+    log(INFO, PERSONAL_STEP, more, extra=PROGRESS)
 
 
 def log_steps(steps: Mapping[str, Personal]) -> None:

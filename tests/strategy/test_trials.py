@@ -49,6 +49,15 @@ def test_the_shortest_run_can_ask_all_clients_once(rounds, caplog):
     assert evaluated == dict.fromkeys(range(6), 4)
 
 
+def test_a_short_run_that_asked_its_clients_has_a_personal_step_too():
+    clients = Quadratics((0, 0, 0, 1, 2, 3), adapts=True)
+    strategy, _, _ = asking(clients, 5, criterion=Halves(), personal=True)
+    asked = Counter(seen.client for seen in clients.seen if seen.kind == "evaluate")
+    # Two for the question, which take all that questions may, and three for the final evaluation.
+    assert asked == dict.fromkeys(range(6), 5)
+    assert {step.trainings for step in strategy.state.personal.values()} == {1}
+
+
 def test_a_training_is_counted_once_in_the_round_of_a_split(tmp_path):
     recorder = Recorder(tmp_path)
     asking(Quadratics(HALVES), 6, criterion=Halves(), observers=[recorder])
