@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cflower.algorithm.state import DECIDE
-from cflower.changes.personal import LEAF, MIX
+from cflower.changes.personal import DECIDING, LEAF, MIX
 from cflower.clients import methods, node
 from cflower.clients.node import Instructions
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
@@ -213,7 +213,7 @@ def adapt(message: Message, context: Context) -> Message:
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
     own = {key: v.copy() for key, v in arrays_of(model).items()}
-    metrics = MetricRecord({"num-examples": len(data.train)})
+    metrics = MetricRecord({"num-examples": len(data.train), DECIDING: len(data.decide)})
     for number, share in ((LEAF, 0.0), (MIX, asked.share)):
         model.load_state_dict(mixed(leaf, own, share))
         for key, value in evaluate_to_decide(model, data.decide).items():

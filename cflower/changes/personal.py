@@ -10,6 +10,9 @@ surer, and a score that pays for confidence elects models that only overfit.
 Most leaves do not need the step, and one training is enough to see that. So the members make a
 first attempt with one training, and train as often as they may only where it promises a gain.
 
+A member that is alone in a cluster of others has no majority. If its own examples show that its mix
+serves it better, it gets that, whatever the others vote.
+
 A client whose app can do it gets one message for the whole step. Any other trains and evaluates in
 ordinary messages.
 
@@ -22,12 +25,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from math import inf
+from math import inf, nan, sqrt
 from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.constants import SIGNIFICANT
+from cflower.algorithm.constants import ERROR, SIGNIFICANT
 from cflower.algorithm.state import (
     ADAPT,
     DECIDE,
@@ -44,7 +47,7 @@ from cflower.algorithm.state import (
 from cflower.algorithm.weights import Rounding, Weights
 from cflower.changes.vote import Ballot, Vote, compared, vote_of
 from cflower.metric import Metric
-from cflower.ordering import counted, in_order, only, without
+from cflower.ordering import counted, in_order, listed, only, without
 
 KAPPA = 0.1
 """κ in the median number of the members' training examples."""
@@ -52,6 +55,8 @@ LEAF, MIX = 0, 1
 """The numbers of the two models that a member measures."""
 EVALUATIONS = 2
 """Models that a member evaluates in an attempt."""
+DECIDING = "deciding-examples"
+"""In the reply to a whole step: the number of examples by which the member measured."""
 MOST_TRAININGS = 10
 """Trainings of a member at most: most models gain nothing after six, slow ones do."""
 Metrics = Mapping[str, float]
@@ -76,6 +81,8 @@ class Leaf:
     """v_i of the members that have trained."""
     measured: Mapping[str, Mapping[int, Metrics]] = field(default_factory=dict)
     """Each member's metrics of the leaf's model and of its mix."""
+    examples: Mapping[str, float] = field(default_factory=dict)
+    """The number of examples by which each member measured them."""
 
     @cached_property
     def kappa(self) -> float:
@@ -106,15 +113,18 @@ def leaves_of(state: CFLState) -> dict[str, Leaf]:
 def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
     """The leaf with the members that replied: their models, or their metrics of both models."""
     own, measured = dict(leaf.own), defaultdict[str, dict[int, Metrics]](dict)
+    examples = dict[str, float]()
     for reply in replies:
         client = reply.client
         if isinstance(reply, Training):
             start = leaf.own.get(client, leaf.model)
             own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
             measured[client] = by_number(reply.metrics)
+            examples[client] = float(reply.metrics.get(DECIDING, 0))
         else:
             measured[client][reply.ask.number] = reply.metrics
-    return replace(leaf, own=only(own, measured), measured=measured)
+            examples[client] = reply.num_examples
+    return replace(leaf, own=only(own, measured), measured=measured, examples=examples)
 
 
 def by_number(metrics: Metrics) -> dict[int, Metrics]:
@@ -238,9 +248,11 @@ def concluded(
         alone = vote.chance <= SIGNIFICANT and leading.likely
         with_all = all_gain and vote.likely and leading.better >= leading.worse
         accepted = alone or with_all
-        served = [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
+        sure = [c for c in leaf.measured if not accepted and shows(leaf, c, metric)]
+        served = sure or [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
+        reason = reason_of(vote, leading, metric, accepted=accepted)
         over[name] = Personal(
-            reason_of(vote, leading, metric, accepted=accepted),
+            f"{reason}; by its own examples also {listed(sure)}" if sure else reason,
             leaf.kappa if accepted else inf,
             length,
             length + attempts_before,
@@ -249,6 +261,23 @@ def concluded(
             {client: leaf.share(client) for client in served},
         )
     return over
+
+
+def shows(leaf: Leaf, client: str, metric: Metric) -> bool:
+    """Whether the few examples of one member alone show that its mix serves it better.
+
+    Only by a metric that is a share, such as accuracy: then the examples give the standard error of
+    the difference. Its p-value, Student's t, is below `ERROR`.
+    """
+    from scipy.special import stdtr
+
+    both = leaf.measured[client]
+    of_leaf, of_mix = (both.get(number, {}).get(metric.name, nan) for number in (LEAF, MIX))
+    size = leaf.examples.get(client, 0)
+    if not (metric.higher_is_better and 0 <= of_leaf < of_mix <= 1 <= size < inf):
+        return False
+    error = sqrt((of_leaf + of_mix) * (2 - of_leaf - of_mix) / 2 / size)
+    return float(stdtr(size, (of_leaf - of_mix) / error)) < ERROR
 
 
 def reason_of(vote: Vote, leading: Vote, metric: Metric, *, accepted: bool) -> str:

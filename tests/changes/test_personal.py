@@ -13,6 +13,7 @@ from cflower.algorithm.state import DECIDE, CFLState, KnownUpdate, Reply, Role
 from cflower.algorithm.tree import ROOT, ParameterTree
 from cflower.algorithm.weights import Weights
 from cflower.changes.personal import (
+    DECIDING,
     KAPPA,
     LEAF,
     MIX,
@@ -60,7 +61,7 @@ def adapted(federation, state, ask, measure):
         here = replace(state, pending=Fixed(model))
         update = federation.reply(CFL, here, again).update
         model = Weights(*(w + u for w, u in zip(model, update, strict=True)))
-    size, metrics = state.known[ask.client].num_examples, {}
+    size, metrics = state.known[ask.client].num_examples, {DECIDING: 36.0}
     for number, share in ((LEAF, 0.0), (MIX, config["share"])):
         mix = Weights(*(w + share * (v - w) for w, v in zip(leaf, model, strict=True)))
         metrics |= {f"{k}.{number}": v for k, v in measure(ask.client, number, mix).items()}
@@ -97,6 +98,22 @@ def step_of(federation, state, stage="train", measure=None, spoil=lambda ask, re
         assert state.tree is tree
     assert state.pending is None
     return state.personal.get(ROOT), asked
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("of_mix", "served"), [(0.9, ["client-3"]), (0.7, [])])
+def test_a_member_whose_own_examples_show_a_gain_gets_its_mix_whatever_the_others_vote(
+    stage, of_mix, served
+):
+    def measure(client, number, model):
+        if client == "client-3":
+            return {"accuracy": of_mix if number == MIX else 0.5}
+        return {"accuracy": 0.88 if number == MIX else 0.9}
+
+    step, _ = step_of(ALIKE, after(ALIKE), stage, measure)
+    assert not step.accepted
+    assert list(step.models) == list(step.shares) == served
+    assert step.reason.endswith("by its own examples also client-3") == bool(served)
 
 
 def losses(federation, models):
