@@ -251,8 +251,10 @@ def concluded(
         sure = [c for c in leaf.measured if not accepted and shows(leaf, c, metric)]
         served = sure or [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
         reason = reason_of(vote, leading, metric, accepted=accepted)
+        if sure:
+            reason += f"; better served by their mix, as their own examples show: {listed(sure)}"
         over[name] = Personal(
-            f"{reason}; by its own examples also {listed(sure)}" if sure else reason,
+            reason,
             leaf.kappa if accepted else inf,
             length,
             length + attempts_before,

@@ -113,7 +113,7 @@ def test_a_member_whose_own_examples_show_a_gain_gets_its_mix_whatever_the_other
     step, _ = step_of(ALIKE, after(ALIKE), stage, measure)
     assert not step.accepted
     assert list(step.models) == list(step.shares) == served
-    assert step.reason.endswith("by its own examples also client-3") == bool(served)
+    assert step.reason.endswith("as their own examples show: client-3") == bool(served)
 
 
 def losses(federation, models):
