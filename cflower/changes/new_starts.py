@@ -12,7 +12,7 @@ from cflower.algorithm.criteria import Decision
 from cflower.algorithm.state import CFLState
 from cflower.changes.joins import with_remark
 from cflower.changes.moves import suspects_of
-from cflower.changes.splits import started_from, voters
+from cflower.changes.splits import if_made, started_from, voters
 from cflower.changes.vote import Ballot, verdict_of
 from cflower.ordering import without
 
@@ -26,11 +26,8 @@ class NewStarts(Change):
     def proposed(self, state: CFLState, server_round: int, *, last: bool) -> Iterable[Proposal]:
         """The new starts to judge after this round, also those of parts of proposed splits."""
         moved = {move.client for move in state.moves if move.server_round == server_round}
-        changed, tree = moved | suspects_of(state).keys(), state.tree
-        for division in state.divisions.values():
-            tree = tree.divided(division.cluster, division.children)
-        after = replace(state, tree=tree)
-        for leaf in tree.leaves:
+        changed, after = moved | suspects_of(state).keys(), if_made(state)
+        for leaf in after.tree.leaves:
             if state.first and leaf.born == server_round and changed.issuperset(leaf.members):
                 asked = voters(after, leaf, server_round)
                 yield NewStart(server_round, (Question(leaf.name, state.first, asked),))

@@ -25,12 +25,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from math import inf, nan, sqrt
+from math import inf
 from typing import Literal
 
 import numpy as np
 
-from cflower.algorithm.constants import ERROR, SIGNIFICANT
+from cflower.algorithm.constants import SIGNIFICANT
 from cflower.algorithm.state import (
     ADAPT,
     DECIDE,
@@ -88,6 +88,21 @@ class Leaf:
     def kappa(self) -> float:
         """κ in training examples."""
         return KAPPA * float(np.median([*self.sizes.values()]))
+
+    @cached_property
+    def ballots(self) -> dict[str, Ballot]:
+        """Each member's metrics of its mix, and of the leaf's model."""
+        both = self.measured.items()
+        return {c: Ballot(self.name, one.get(MIX, {}), one.get(LEAF, {})) for c, one in both}
+
+    @property
+    def with_mix(self) -> list[str]:
+        """The members that measured their mix."""
+        return [client for client, ballot in self.ballots.items() if ballot.own]
+
+    def sure(self, metric: Metric) -> list[str]:
+        """The members whose own examples show that their mix serves them better."""
+        return [c for c, one in self.ballots.items() if one.shows(metric, self.examples.get(c, 0))]
 
     def share(self, client: str) -> float:
         """a_i, the share of a member's own model in its mix."""
@@ -248,11 +263,10 @@ def concluded(
         alone = vote.chance <= SIGNIFICANT and leading.likely
         with_all = all_gain and vote.likely and leading.better >= leading.worse
         accepted = alone or with_all
-        sure = [c for c in leaf.measured if not accepted and shows(leaf, c, metric)]
-        served = sure or [c for c, one in leaf.measured.items() if accepted and one.get(MIX)]
+        served = leaf.with_mix if accepted else leaf.sure(metric)
         reason = reason_of(vote, leading, metric, accepted=accepted)
-        if sure:
-            reason += f"; better served by their mix, as their own examples show: {listed(sure)}"
+        if served and not accepted:
+            reason += f"; better served by their mix, as their own examples show: {listed(served)}"
         over[name] = Personal(
             reason,
             leaf.kappa if accepted else inf,
@@ -263,23 +277,6 @@ def concluded(
             {client: leaf.share(client) for client in served},
         )
     return over
-
-
-def shows(leaf: Leaf, client: str, metric: Metric) -> bool:
-    """Whether the few examples of one member alone show that its mix serves it better.
-
-    Only by a metric that is a share, such as accuracy: then the examples give the standard error of
-    the difference. Its p-value, Student's t, is below `ERROR`.
-    """
-    from scipy.special import stdtr
-
-    both = leaf.measured[client]
-    of_leaf, of_mix = (both.get(number, {}).get(metric.name, nan) for number in (LEAF, MIX))
-    size = leaf.examples.get(client, 0)
-    if not (metric.higher_is_better and 0 <= of_leaf < of_mix <= 1 <= size < inf):
-        return False
-    error = sqrt((of_leaf + of_mix) * (2 - of_leaf - of_mix) / 2 / size)
-    return float(stdtr(size, (of_leaf - of_mix) / error)) < ERROR
 
 
 def reason_of(vote: Vote, leading: Vote, metric: Metric, *, accepted: bool) -> str:
@@ -302,6 +299,5 @@ def reason_of(vote: Vote, leading: Vote, metric: Metric, *, accepted: bool) -> s
 
 def votes_of(leaf: Leaf, metric: Metric) -> tuple[Vote, Vote]:
     """The members' gains by their mixes: by all measures, and by the metric that leads alone."""
-    both = ((one.get(MIX, {}), one.get(LEAF, {})) for one in leaf.measured.values())
-    ballots, measures = compared((Ballot(leaf.name, *models) for models in both), metric)
+    ballots, measures = compared(leaf.ballots.values(), metric)
     return vote_of(ballots, measures), vote_of(ballots, measures[:1])

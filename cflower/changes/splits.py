@@ -58,9 +58,8 @@ class SplitQuestions(Change):
         If the data of all members of a part have changed, only they are asked. The others go on as
         before, so that they would gain or lose by chance alone, and outvote them.
         """
-        changed = changed_in(state)
+        changed, after = changed_in(state), if_made(state)
         for division in state.divisions.values():
-            after = replace(state, tree=state.tree.divided(division.cluster, division.children))
             parts = [after.tree.clusters[child.name] for child in division.children]
             offered = [*zip(parts, division.models, strict=True)]
             to_changed = [pair for pair in offered if changed.keys() >= {*pair[0].members}]
@@ -73,6 +72,14 @@ class SplitQuestions(Change):
     def will_ask(self, state: CFLState, decisions: Sequence[Decision], server_round: int) -> bool:
         """After a split that only waits until the examples that decide are held out again."""
         return any(decision.reason == TRAINED_ON for decision in decisions)
+
+
+def if_made(state: CFLState) -> CFLState:
+    """The state if all proposed splits are made."""
+    tree = state.tree
+    for division in state.divisions.values():
+        tree = tree.divided(division.cluster, division.children)
+    return replace(state, tree=tree)
 
 
 def refused_in(state: CFLState) -> dict[str, int]:

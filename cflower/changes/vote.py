@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cflower.algorithm.constants import LIKELY, SIGNIFICANT
+from cflower.algorithm.constants import ERROR, LIKELY, SIGNIFICANT
 from cflower.algorithm.state import Reply
 from cflower.algorithm.weights import Vector
 from cflower.metric import ACCURACY, BRIER, Metric, words_in
@@ -64,6 +64,24 @@ class Ballot(NamedTuple):
             relative = (own - other) / (abs(own) + abs(other) or 1.0)
             gain += relative if measure.higher_is_better else -relative
         return gain
+
+    def shows(self, measure: Metric, examples: float) -> bool:
+        """Whether this client's few examples alone show that its own model is better.
+
+        Only by a metric that is a share, such as accuracy: then the examples give the standard
+        error of the difference. Its p-value, Student's t, is below `ERROR`.
+
+        >>> ballot = Ballot("0", {"accuracy": 0.9}, {"accuracy": 0.5})
+        >>> ballot.shows(Metric(), 36), ballot.shows(Metric(), 9)
+        (True, False)
+        """
+        from scipy.special import stdtr
+
+        own, other = (metrics.get(measure.name, math.nan) for metrics in (self.own, self.common))
+        if not (measure.higher_is_better and 0 <= other < own <= 1 <= examples < math.inf):
+            return False
+        error = math.sqrt((own + other) * (2 - own - other) / 2 / examples)
+        return float(stdtr(examples, (other - own) / error)) < ERROR
 
 
 class Vote(NamedTuple):

@@ -167,11 +167,9 @@ class Conditions:
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
         most = BEYOND_ROUNDS * num_rounds * self.settings.fraction_train
-        affordable: float
+        affordable = max((left - 2 * EVALUATIONS) / 2, min(1, (left - EVALUATIONS) / 2))
         if at_once:  # an attempt takes two models
             affordable = MOST_TRAININGS if left >= 4 else 1
-        else:
-            affordable = max((left - 2 * EVALUATIONS) / 2, min(1, (left - EVALUATIONS) / 2))
         return int(min(MOST_TRAININGS, most, affordable) + 1e-9), at_once
 
     def affordable_models(self, share: float, num_rounds: int) -> float:

@@ -7,11 +7,16 @@ import pytest
 
 from cflower.algorithm.state import Reply, Role
 from tests.algorithm.planted import DIM, Federation, vector
-from tests.changes.test_moves import FEDERATION, JUDGED, after, leaf
+from tests.changes.test_moves import ALIKE, FEDERATION, JUDGED, after, leaf
 
 FIRST = vector(np.ones(DIM))
-ALIKE = Federation.dealt(9, 1, noise=0.05).changed({1: 0})
 THIRD = Federation.dealt(5, 5, 1, noise=0.05).changed({2: 0})
+
+
+def shortly_before(federation, changed, rounds):
+    """The state of a run with a first model, 20 rounds and so many after a change later."""
+    state = after((federation, 20), cfl=JUDGED, state=replace(federation.state(), first=FIRST))
+    return after((changed, rounds), cfl=JUDGED, state=state, done=20)
 
 
 def answered(federation, state, server_round, accuracy_of):
@@ -29,8 +34,7 @@ def answered(federation, state, server_round, accuracy_of):
 )
 def test_the_part_of_a_split_starts_anew_if_that_is_twice_as_good_for_most_of_it(with_first, again):
     odd = ALIKE.changed({4: 1, 5: 1})
-    state = after((ALIKE, 20), cfl=JUDGED, state=replace(ALIKE.state(), first=FIRST))
-    state = after((odd, 2), cfl=JUDGED, state=state, done=20)
+    state = shortly_before(ALIKE, odd, 2)
 
     def accuracy(ask, model):
         if model is FIRST:
@@ -48,8 +52,7 @@ def test_the_part_of_a_split_starts_anew_if_that_is_twice_as_good_for_most_of_it
 
 def test_nobody_starts_anew_if_the_split_is_refused():
     odd = ALIKE.changed({4: 1})
-    state = after((ALIKE, 20), cfl=JUDGED, state=replace(ALIKE.state(), first=FIRST))
-    state = after((odd, 2), cfl=JUDGED, state=state, done=20)
+    state = shortly_before(ALIKE, odd, 2)
     result = answered(
         odd, state, 23, lambda ask, model: (0.1, 0.5)[model is FIRST or ask.role is Role.OWN]
     )
@@ -60,8 +63,7 @@ def test_nobody_starts_anew_if_the_split_is_refused():
 @pytest.mark.parametrize("own", [0.1, 0.3])
 def test_a_member_that_moves_to_a_leaf_of_its_own_may_start_it_anew(own):
     changed = THIRD.changed({0: 2})
-    state = after((THIRD, 20), cfl=JUDGED, state=replace(THIRD.state(), first=FIRST))
-    state = after((changed, 1), cfl=JUDGED, state=state, done=20)
+    state = shortly_before(THIRD, changed, 1)
     left = leaf(state, 0)
     result = answered(changed, state, 22, lambda ask, model: 0.5 if model is FIRST else own)
     begun = leaf(result.state, 0)
