@@ -6,6 +6,8 @@ help:  ## this list
 
 # Processes that run the tests: `make fast WORKERS=8` on a larger machine.
 WORKERS = 2
+# All tests take half of their time to wait for the processes of real federations.
+check: WORKERS = 4
 export OMP_NUM_THREADS ?= 1
 
 check: lint  ## what CI runs: style, types and all tests

@@ -21,7 +21,7 @@ from torch import nn
 
 from cflower.algorithm.state import DECIDE
 from cflower.changes.personal import DECIDING, LEAF, MIX
-from cflower.clients import methods, node
+from cflower.clients import attempts, methods, node
 from cflower.clients.node import Instructions
 from cflower.clients.stacks import Trained, train_ahead, trained_ahead
 from cflower.config import RunConfig
@@ -206,13 +206,19 @@ def trained_alone(message: Message, context: Context) -> Trained:
 
 @app.train("adapt")
 def adapt(message: Message, context: Context) -> Message:
-    """The whole personal step: trainings from the leaf's model, and the measures of both models."""
+    """The whole personal step: trainings from the leaf's model, and the measures of both models.
+
+    A second attempt goes on where the first ended. If its model is lost, it begins again, with the
+    same result.
+    """
     config, data, model, asked = prepare(message, context)
     leaf, last = {key: w.copy() for key, w in arrays_of(model).items()}, asked.server_round
-    for server_round in range(last + 1, last + 1 + asked.trainings):
+    done = attempts.resumed(model, leaf, asked, context)
+    for server_round in range(last + 1 + done, last + 1 + asked.trainings):
         seed = torch_seed(config.seed, "train", server_round, client_name(context))
         train(model, data.train, config, server_round=server_round, seed=seed)
     own = {key: v.copy() for key, v in arrays_of(model).items()}
+    attempts.keep(own, leaf, asked, context)
     metrics = MetricRecord({"num-examples": len(data.train), DECIDING: len(data.decide)})
     for number, share in ((LEAF, 0.0), (MIX, asked.share)):
         model.load_state_dict(mixed(leaf, own, share))

@@ -147,15 +147,15 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
                 act(machine.here(command, **theirs, **data))
         elif block.startswith("flower-superlink"):
             machine.start(command)
-            until(partial(accepts, int(machine.names["--port 8000"].split()[1])), 60, machine.log)
+            until(partial(accepts, int(machine.names["--port 8000"].split()[1])), 180, machine.log)
         elif block.startswith("nginx"):
             proxy = machine.here(PROXY.read_text())
             machine.start_words(proxy_command(machine.folder / "nginx", proxy))
-            until(partial(accepts, int(machine.names["9443"])), 60, machine.log)
+            until(partial(accepts, int(machine.names["9443"])), 180, machine.log)
         elif block.startswith("curl"):
             assert "403 Forbidden" in machine.run(command)
         elif block.startswith("flwr supernode ls"):
-            until(partial(all_online, machine, command), 90, machine.log)
+            until(partial(all_online, machine, command), 300, machine.log)
         elif "resume=" in block:
             (folder,) = machine.runs.glob("2*")
             command = command.replace("RUN_FOLDER", folder.name[:-2])
@@ -163,7 +163,7 @@ def test_every_command_of_the_guide_works_in_its_order(machine):
         else:
             machine.run(command)
         if block.startswith("flwr run") and not run_id:
-            until(lambda: bool(list(machine.runs.glob("2*/rounds.jsonl"))), 200, machine.log)
+            until(lambda: bool(list(machine.runs.glob("2*/rounds.jsonl"))), 600, machine.log)
             listed = json.loads(machine.run("flwr ls federation --format json"))
             run_id = listed["runs"][0]["run-id"]
         done.append(block.split("\n")[0])

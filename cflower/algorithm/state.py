@@ -146,10 +146,8 @@ class Personal(NamedTuple):
     """One sentence."""
     kappa: float
     """In training examples; ∞ is the leaf's model, 0 the client's own."""
-    length: int
-    """Trainings from the leaf's model to a client's own."""
     trainings: int
-    """Trainings of each member in all attempts."""
+    """Trainings of each member, from the leaf's model to its own."""
     evaluations: int
     models: Mapping[str, Weights]
     """The models that serve members, if not the leaf's."""

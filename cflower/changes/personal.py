@@ -8,7 +8,8 @@ It must gain by the metric that leads and by a proper score: a model that trains
 surer, and a score that pays for confidence elects models that only overfit.
 
 Most leaves do not need the step, and one training is enough to see that. So the members make a
-first attempt with one training, and train as often as they may only where it promises a gain.
+first attempt with one training, and go on from there, as often as they may, only where it promises
+a gain. Where the run can afford no second attempt, the first has all trainings.
 
 A member that is alone in a cluster of others has no majority. If its own examples show that its mix
 serves it better, it gets that, whatever the others vote.
@@ -83,6 +84,8 @@ class Leaf:
     """Each member's metrics of the leaf's model and of its mix."""
     examples: Mapping[str, float] = field(default_factory=dict)
     """The number of examples by which each member measured them."""
+    evaluated: int = 0
+    """Models that each member evaluated in the attempt before."""
 
     @cached_property
     def kappa(self) -> float:
@@ -103,6 +106,10 @@ class Leaf:
     def sure(self, metric: Metric) -> list[str]:
         """The members whose own examples show that their mix serves them better."""
         return [c for c, one in self.ballots.items() if one.shows(metric, self.examples.get(c, 0))]
+
+    def start(self, ask: Ask) -> Weights:
+        """The model that a member gets: for a whole step the leaf's, else its own so far."""
+        return self.model if ask.task == ADAPT else self.own.get(ask.client, self.model)
 
     def share(self, client: str) -> float:
         """a_i, the share of a member's own model in its mix."""
@@ -132,8 +139,7 @@ def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
     for reply in replies:
         client = reply.client
         if isinstance(reply, Training):
-            start = leaf.own.get(client, leaf.model)
-            own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
+            own[client] = as_sent(Weights(*map(np.add, leaf.start(reply.ask), reply.update)))
             measured[client] = by_number(reply.metrics)
             examples[client] = float(reply.metrics.get(DECIDING, 0))
         else:
@@ -162,11 +168,11 @@ class PersonalStep(Pending):
     server_round: int
     leaves: Mapping[str, Leaf]
     most: int
-    """Trainings of each member in the last attempt."""
+    """Trainings of each member at the end of the last attempt."""
     stage: Stage
     """What is asked now: the whole step (`ADAPT`), a training, or the judgement after the last."""
     trainings: int = 1
-    """Trainings of each member in this attempt."""
+    """Trainings of each member at the end of this attempt."""
     done: int = 0
     """Those so far."""
     over: Mapping[str, Personal] = field(default_factory=dict)
@@ -176,7 +182,7 @@ class PersonalStep(Pending):
     def asks(self) -> tuple[Ask, ...]:
         """One message to every member, or one for each model."""
         task, models = STAGES[self.stage]
-        models = (self.trainings,) if task == ADAPT else models
+        models = (self.trainings - self.done,) if task == ADAPT else models
         now = self.server_round + (self.done + 1 if task == "train" else 0)
         return tuple(
             Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
@@ -190,11 +196,11 @@ class PersonalStep(Pending):
         leaf = self.leaves[ask.cluster]
         if ask.task == "evaluate":
             return leaf.mix(ask.client) if ask.number == MIX else leaf.model
-        return leaf.own.get(ask.client, leaf.model)
+        return leaf.start(ask)
 
     def settings_of(self, ask: Ask) -> dict[str, int | float]:
-        """The settings of a whole step: the number of trainings, and a_i, the own model's share."""
-        return {"trainings": ask.number, "share": self.leaves[ask.cluster].share(ask.client)}
+        """The settings of a whole step: the trainings since the leaf's model, and the share a_i."""
+        return {"trainings": self.trainings, "share": self.leaves[ask.cluster].share(ask.client)}
 
     def answered(
         self, state: CFLState, replies: Iterable[Reply], metric: Metric, as_sent: Rounding
@@ -217,10 +223,17 @@ class PersonalStep(Pending):
         ended = without(leaves, going)
         over = {**self.over, **concluded(ended, votes, self.trainings, metric, as_sent)}
         if going:
-            again = {name: replace(leaves[name], own={}, measured={}) for name in going}
-            stage = ADAPT if self.stage == ADAPT else "train"
+            further = {
+                name: replace(leaves[name], measured={}, evaluated=EVALUATIONS) for name in going
+            }
             step = PersonalStep(
-                self.server_round, again, self.most, stage, trainings=self.most, over=over
+                self.server_round,
+                further,
+                self.most,
+                ADAPT if self.stage == ADAPT else "train",
+                trainings=self.most,
+                done=self.trainings,
+                over=over,
             )
             return RoundResult(replace(state, pending=step), (), step.asks)
         personal = only(over, in_order(over))
@@ -247,9 +260,9 @@ def promising(votes: Votes) -> list[str]:
 
 
 def concluded(
-    leaves: Mapping[str, Leaf], votes: Votes, length: int, metric: Metric, as_sent: Rounding
+    leaves: Mapping[str, Leaf], votes: Votes, trainings: int, metric: Metric, as_sent: Rounding
 ) -> dict[str, Personal]:
-    """The result of each of these leaves after an attempt with so many trainings.
+    """The result of each of these leaves after so many trainings.
 
     The step is accepted if the gain of its own members is significant, and likely by the metric
     that leads, too. Few members are seldom enough for that: for them a likely gain is enough if the
@@ -257,7 +270,6 @@ def concluded(
     """
     everyone, leading_of_all = together(votes)
     all_gain, over = everyone.significant and leading_of_all.likely, {}
-    attempts_before = int(length > 1)  # the first one has one training
     for name, leaf in leaves.items():
         vote, leading = votes[name]
         alone = vote.chance <= SIGNIFICANT and leading.likely
@@ -270,9 +282,8 @@ def concluded(
         over[name] = Personal(
             reason,
             leaf.kappa if accepted else inf,
-            length,
-            length + attempts_before,
-            max(map(len, leaf.measured.values()), default=0) + EVALUATIONS * attempts_before,
+            trainings,
+            leaf.evaluated + max(map(len, leaf.measured.values()), default=0),
             {client: as_sent(leaf.mix(client)) for client in served},
             {client: leaf.share(client) for client in served},
         )

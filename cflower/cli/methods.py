@@ -97,7 +97,7 @@ def effort_of(strategy: ClusteredFL, grid: InlineGrid, start: Start) -> Effort:
     conditions = Conditions(strategy, grid, roll_call, layout, alone=True)
     possible = strategy.rules.personal and not conditions.personal_obstacle(rounds)
     for shared in range(rounds, 0, -1) if possible else ():
-        own, _ = conditions.personal_trainings(shared, asked=0)
+        own, *_ = conditions.personal_trainings(shared, asked=0)
         if own and share * shared + own <= trainings + 0.5:
             return Effort(rounds, trainings, shared, trainings - round(share * shared), True)
     own = round(TUNED * trainings)

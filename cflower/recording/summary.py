@@ -149,6 +149,7 @@ def final_result(report: FinalReport) -> dict[str, Any]:
                 step,
                 kappa=step.kappa if step.accepted else None,  # for the leaf's model it is ∞
                 start=START if step.accepted else None,
+                length=step.trainings,
                 clients=len(step.models),
             )
             for leaf, step in report.state.personal.items()

@@ -151,26 +151,28 @@ class Conditions:
         leaves, so_far = leaves_of(state), (num_rounds, state.asked)
         if not self.settings.rules.personal or self.personal_obstacle(*so_far) or not leaves:
             return None
-        trainings, at_once = self.personal_trainings(*so_far)
-        most = max(1, trainings - 1)  # the first attempt has one
-        return PersonalStep(num_rounds, leaves, most, ADAPT if at_once else "train")
+        trainings, first, at_once = self.personal_trainings(*so_far)
+        return PersonalStep(num_rounds, leaves, trainings, ADAPT if at_once else "train", first)
 
-    def personal_trainings(self, num_rounds: int, asked: int) -> tuple[int, bool]:
-        """The trainings of a client in a personal step, and whether it does the step by itself.
+    def personal_trainings(self, num_rounds: int, asked: int) -> tuple[int, int, bool]:
+        """A client's trainings in a personal step, those of the first attempt, and whether at once.
 
         They are at most `BEYOND_ROUNDS` of those of the run, and the models that they take are what
-        questions have left of it. An attempt of one message is affordable in any case: in a short
-        run it may be what serves the clients best.
+        questions have left of it. The first attempt has one training if a second is affordable. In
+        a short run one attempt may be what serves the clients best, so in one message it always is.
         """
         left = self.affordable_models(BEYOND_ROUNDS, num_rounds) - asked
         left /= self.roll_call.connected
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
-        most = BEYOND_ROUNDS * num_rounds * self.settings.fraction_train
-        affordable = max((left - 2 * EVALUATIONS) / 2, min(1, (left - EVALUATIONS) / 2))
+        most = min(MOST_TRAININGS, BEYOND_ROUNDS * num_rounds * self.settings.fraction_train) + 1e-9
+        once, twice = (left - EVALUATIONS) / 2, left / 2 - EVALUATIONS
         if at_once:  # an attempt takes two models
-            affordable = MOST_TRAININGS if left >= 4 else 1
-        return int(min(MOST_TRAININGS, most, affordable) + 1e-9), at_once
+            once, twice = inf, inf if left >= 4 else 0
+        if (trainings := int(min(most, twice))) > 1:
+            return trainings, 1, at_once
+        trainings = int(min(most, once))
+        return trainings, trainings, at_once
 
     def affordable_models(self, share: float, num_rounds: int) -> float:
         """The models that a run may send for such a share beyond those that FedAvg would send.

@@ -19,7 +19,7 @@ from cflower.robust.robust_mean import limited
 from cflower.strategy.reports import FinalReport
 
 PERSONAL_STEP = (
-    "Personal step: each client trains the model of its cluster further on its own data, once%s. "
+    "Personal step: each client trains the model of its cluster further on its own data, %s. "
     "The members of a cluster judge whether models of their own serve them better."
 )
 PARTED = (
@@ -67,9 +67,12 @@ def log_parted(before: ParameterTree, after: ParameterTree) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    most = counted(step.most, "time")
-    more = f", and then up to {most} where that promises a gain" if step.most > 1 else ""
-    log(INFO, PERSONAL_STEP, more, extra=PROGRESS)
+    more, often = step.most - step.trainings, "once"
+    if step.trainings > 1:
+        often = counted(step.trainings, "time")
+    if more:
+        often += f", and up to {counted(more, 'time')} more where that promises a gain"
+    log(INFO, PERSONAL_STEP, often, extra=PROGRESS)
 
 
 def log_steps(steps: Mapping[str, Personal]) -> None:

@@ -124,7 +124,7 @@ def losses(federation, models):
 def test_members_that_differ_get_models_of_their_own(stage):
     step, asked = step_of(DIFFERENT, after(DIFFERENT), stage)
     assert (step.accepted, step.kappa) == (True, 1.0)
-    assert (step.length, step.trainings) == (TRAININGS, 1 + TRAININGS)
+    assert step.trainings == TRAININGS
     assert set(step.models) == set(DIFFERENT.clients)
     assert set(step.shares.values()) == {10 / 11}
     assert max(losses(DIFFERENT, step.models)) < 0.05 * min(
@@ -137,7 +137,7 @@ def test_members_that_differ_get_models_of_their_own(stage):
 def test_an_attempt_is_one_exchange_for_clients_that_do_the_step_by_themselves():
     _, asked = step_of(DIFFERENT, after(DIFFERENT), "adapt")
     assert [(ask.client, ask.task, ask.number) for ask in asked] == [
-        (client, "adapt", trainings) for trainings in (1, TRAININGS) for client in DIFFERENT.clients
+        (client, "adapt", more) for more in (1, TRAININGS - 1) for client in DIFFERENT.clients
     ]
 
 
@@ -161,15 +161,14 @@ def test_by_messages_trainings_and_evaluations_are_as_many_as_announced():
     step, asked = step_of(DIFFERENT, after(DIFFERENT))
     mine = [ask for ask in asked if ask.client == "client-0"]
     trained = [ask for ask in mine if ask.task == "train"]
-    assert len(trained) == step.trainings == 1 + TRAININGS
+    assert len(trained) == step.trainings == TRAININGS
     # Each attempt is judged by the leaf's model and the mix.
     assert [(ask.task, ask.number) for ask in mine if ask not in trained] == [
         ("evaluate", LEAF),
         ("evaluate", MIX),
     ] * 2
     # Each training has a round of its own, so that chance is not the same in all.
-    first, *others = [ask.server_round for ask in trained]
-    assert [first, *others] == [LAST + 1, *(LAST + 1 + i for i in range(TRAININGS))]
+    assert [ask.server_round for ask in trained] == [LAST + 1 + i for i in range(TRAININGS)]
 
 
 @pytest.mark.parametrize("stage", STAGES)
