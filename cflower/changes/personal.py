@@ -107,9 +107,10 @@ class Leaf:
         """The members whose own examples show that their mix serves them better."""
         return [c for c, one in self.ballots.items() if one.shows(metric, self.examples.get(c, 0))]
 
-    def start(self, ask: Ask) -> Weights:
-        """The model that a member gets: for a whole step the leaf's, else its own so far."""
-        return self.model if ask.task == ADAPT else self.own.get(ask.client, self.model)
+    def again(self, *, at_once: bool) -> "Leaf":
+        """The leaf before a second attempt; members with the whole step have kept their models."""
+        own = {} if at_once else self.own
+        return replace(self, own=own, measured={}, evaluated=EVALUATIONS)
 
     def share(self, client: str) -> float:
         """a_i, the share of a member's own model in its mix."""
@@ -139,7 +140,8 @@ def received(leaf: Leaf, replies: Iterable[Reply], as_sent: Rounding) -> Leaf:
     for reply in replies:
         client = reply.client
         if isinstance(reply, Training):
-            own[client] = as_sent(Weights(*map(np.add, leaf.start(reply.ask), reply.update)))
+            start = leaf.own.get(client, leaf.model)
+            own[client] = as_sent(Weights(*map(np.add, start, reply.update)))
             measured[client] = by_number(reply.metrics)
             examples[client] = float(reply.metrics.get(DECIDING, 0))
         else:
@@ -187,7 +189,7 @@ class PersonalStep(Pending):
         return tuple(
             Ask(client, name, Role.PERSONAL, now, task, DECIDE, number)
             for name, leaf in self.leaves.items()
-            for client in (leaf.own if self.done else leaf.sizes)
+            for client in (leaf.own if self.done and task != ADAPT else leaf.sizes)
             for number in models
         )
 
@@ -196,7 +198,7 @@ class PersonalStep(Pending):
         leaf = self.leaves[ask.cluster]
         if ask.task == "evaluate":
             return leaf.mix(ask.client) if ask.number == MIX else leaf.model
-        return leaf.start(ask)
+        return leaf.own.get(ask.client, leaf.model)
 
     def settings_of(self, ask: Ask) -> dict[str, int | float]:
         """The settings of a whole step: the trainings since the leaf's model, and the share a_i."""
@@ -223,14 +225,11 @@ class PersonalStep(Pending):
         ended = without(leaves, going)
         over = {**self.over, **concluded(ended, votes, self.trainings, metric, as_sent)}
         if going:
-            further = {
-                name: replace(leaves[name], measured={}, evaluated=EVALUATIONS) for name in going
-            }
-            step = PersonalStep(
-                self.server_round,
-                further,
-                self.most,
-                ADAPT if self.stage == ADAPT else "train",
+            at_once = self.stage == ADAPT
+            step = replace(
+                self,
+                leaves={name: leaves[name].again(at_once=at_once) for name in going},
+                stage=ADAPT if at_once else "train",
                 trainings=self.most,
                 done=self.trainings,
                 over=over,
