@@ -21,6 +21,7 @@ from cflower.data.client_data import client_data
 from cflower.data.settings import DataSettings
 from cflower.errors import CFlowerError
 from cflower.learning.models import arrays_of, build_model
+from cflower.learning.training import train
 from cflower.messages.arrays import record_of
 from cflower.messages.client_names import ADAPT_MESSAGE, PART
 from cflower.messages.layout import Layout
@@ -167,8 +168,38 @@ def test_the_whole_personal_step_is_what_single_messages_would_do():
             assert measured == pytest.approx(evaluated[name], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("first", "trained"),
+    [(None, 3), ((5, 1, 0.0), 2), ((4, 1, 0.0), 3), ((5, 1, 0.5), 3), ((5, 2, 0.0), 3)],
+    ids=["none", "the same step", "another round", "another model", "not kept"],
+)
+def test_a_second_attempt_goes_on_from_the_first_with_the_same_result(first, trained, monkeypatch):
+    rounds, leaf = [], first_model()
+
+    def counted(*arguments, server_round, **settings):
+        rounds.append(server_round)
+        return train(*arguments, server_round=server_round, **settings)
+
+    def attempt(context, server_round=5, trainings=3, shift=0.0):
+        arrays = {key: a.numpy() + np.float32(shift) for key, a in leaf.items()}
+        settings = {"trainings": trainings, "share": 0.75}
+        return app(message_to(ADAPT_MESSAGE, record_of(arrays), server_round, **settings), context)
+
+    monkeypatch.setattr("cflower.client_app.train", counted)
+    context = node_of(DIGITS.as_keys())
+    if first:
+        attempt(context, *first)
+    rounds.clear()
+    second, again = attempt(context), attempt(node_of(DIGITS.as_keys()))
+    assert rounds == [*[6, 7, 8][-trained:], 6, 7, 8]
+    assert not context.state
+    for key, array in again.content["arrays"].items():
+        np.testing.assert_array_equal(second.content["arrays"][key].numpy(), array.numpy())
+    assert second.content["metrics"] == again.content["metrics"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("rounds", "trainings"), [(3, {0}), (7, {1}), (12, {1, 3})])
+@pytest.mark.parametrize(("rounds", "trainings"), [(3, {0}), (7, {2}), (12, {1, 3})])
 def test_an_attempt_costs_one_message_for_each_client_of_the_own_app(rounds, trainings, caplog):
     caplog.set_level("INFO", "flwr")
     kinds = Counter()
@@ -185,7 +216,7 @@ def test_an_attempt_costs_one_message_for_each_client_of_the_own_app(rounds, tra
     assert kinds["train"] == 4 * rounds
     spent = {step.trainings for step in strategy.state.personal.values()} or {0}
     assert spent <= trainings
-    assert kinds[ADAPT_MESSAGE] == 4 * {0: 0, 1: 1, 3: 2}[max(spent)]
+    assert kinds[ADAPT_MESSAGE] == 4 * {0: 0, 1: 1, 2: 1, 3: 2}[max(spent)]
     assert ("a client trains in 3 rounds on average, too few" in caplog.text) == (rounds == 3)
 
 
