@@ -13,7 +13,7 @@ from deployment.processes import free_port
 from tests.command import BIN, ENVIRONMENT, PROJECT, until
 from tests.deployment.nginx import needs_nginx
 
-ROUNDS = 13
+ROUNDS = 10
 
 pytestmark = [pytest.mark.slow, needs_nginx]
 
