@@ -6,7 +6,7 @@ help:  ## this list
 
 # Processes that run the tests: `make fast WORKERS=8` on a larger machine.
 WORKERS = 2
-# All tests take half of their time to wait for the processes of real federations.
+# While some tests wait for the nodes of real federations, others can run.
 check: WORKERS = 4
 export OMP_NUM_THREADS ?= 1
 

@@ -43,7 +43,7 @@ from cflower.learning.training import (
     predict,
     train,
 )
-from cflower.messages.arrays import record_of, records_in, values_of
+from cflower.messages.arrays import record_of, records_in
 from cflower.messages.client_names import (
     BEST,
     BEST_CLUSTER,
@@ -316,9 +316,7 @@ def prepare(message: Message, context: Context) -> Prepared:
 
 def loaded(config: RunConfig, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     model = empty_model(config.model, *data.train.sizes, config.device)
-    # A copy, because PyTorch warns of tensors on read-only bytes.
-    values = {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}
-    model.load_state_dict(values)
+    model.load_state_dict(methods.tensors_of(arrays))
     return model
 
 

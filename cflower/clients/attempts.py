@@ -5,13 +5,13 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from numpy.typing import NDArray
 from torch import nn
 
+from cflower.clients import methods
 from cflower.clients.node import Instructions
-from cflower.messages.arrays import record_of, values_of
+from cflower.messages.arrays import record_of
 
 MODEL, STEP = "attempt-model", "attempt-step"
 """The keys of the model and of its step in the state of a context."""
@@ -25,7 +25,7 @@ def resumed(model: nn.Module, leaf: Arrays, asked: Instructions, context: Contex
     kept = context.state.get(MODEL)
     if not isinstance(kept, ArrayRecord) or context.state.get(STEP) != step_of(leaf, asked):
         return 0
-    model.load_state_dict({key: torch.from_numpy(values_of(v).copy()) for key, v in kept.items()})
+    model.load_state_dict(methods.tensors_of(kept))
     return FIRST
 
 

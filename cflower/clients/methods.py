@@ -28,13 +28,13 @@ methods the server knows SCAFFOLD only: arrays that most clients leave out of th
 the clients.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -56,8 +56,12 @@ def serve(method: str, model: nn.Module, context: Context) -> None:
     """Put what is the client's own into a model that it received."""
     own = context.state.get(OWN_ARRAYS)
     if method and isinstance(own, ArrayRecord):
-        values = {key: torch.from_numpy(values_of(array).copy()) for key, array in own.items()}
-        model.load_state_dict(values, strict=False)
+        model.load_state_dict(tensors_of(own), strict=False)
+
+
+def tensors_of(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    """The values as tensors; of copies, because PyTorch warns of tensors on read-only bytes."""
+    return {key: torch.from_numpy(values_of(array).copy()) for key, array in arrays.items()}
 
 
 def keep_own(model: nn.Module, keys: Collection[str], context: Context) -> None:

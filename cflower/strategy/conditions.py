@@ -165,14 +165,12 @@ class Conditions:
         left /= self.roll_call.connected
         facts = self.roll_call.facts.values()
         at_once = bool(facts) and all(known.get(ADAPTS) for known in facts)
-        most = min(MOST_TRAININGS, BEYOND_ROUNDS * num_rounds * self.settings.fraction_train) + 1e-9
+        most = min(MOST_TRAININGS, BEYOND_ROUNDS * num_rounds * self.settings.fraction_train)
         once, twice = (left - EVALUATIONS) / 2, left / 2 - EVALUATIONS
         if at_once:  # an attempt takes two models
             once, twice = inf, inf if left >= 4 else 0
-        if (trainings := int(min(most, twice))) > 1:
-            return trainings, 1, at_once
-        trainings = int(min(most, once))
-        return trainings, trainings, at_once
+        in_one, in_two = (int(min(most, affordable) + 1e-9) for affordable in (once, twice))
+        return (in_two, 1, at_once) if in_two > 1 else (in_one, in_one, at_once)
 
     def affordable_models(self, share: float, num_rounds: int) -> float:
         """The models that a run may send for such a share beyond those that FedAvg would send.

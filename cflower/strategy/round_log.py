@@ -67,10 +67,8 @@ def log_parted(before: ParameterTree, after: ParameterTree) -> None:
 
 
 def log_alone(step: PersonalStep) -> None:
-    more, often = step.most - step.trainings, "once"
-    if step.trainings > 1:
-        often = counted(step.trainings, "time")
-    if more:
+    often = "once" if step.trainings == 1 else counted(step.trainings, "time")
+    if more := step.most - step.trainings:
         often += f", and up to {counted(more, 'time')} more where that promises a gain"
     log(INFO, PERSONAL_STEP, often, extra=PROGRESS)
 
