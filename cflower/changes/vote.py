@@ -46,21 +46,26 @@ class Ballot(NamedTuple):
         return cls(own.ask.cluster, own.metrics, common.metrics)
 
     def measures(self, measure: Metric) -> bool:
-        """Whether the client measured both models by a metric."""
-        return measure.name in self.own and measure.name in self.common
+        """Whether the client measured a model by a metric."""
+        return measure.name in self.own or measure.name in self.common
 
     def gain(self, measures: Sequence[Metric]) -> float:
         """How much better the client's own model is: the sum of its relative gains.
 
-        (L_c − L_o) / (|L_c| + |L_o|) of a loss L, so from -1 to 1 for each measure; a measure that
-        is missing in one of the two does not count.
+        (L_c − L_o) / (|L_c| + |L_o|) of a loss L, so from -1 to 1 for each measure. If a plausible
+        value is known for one model alone, that one is better by 1: NaN has been left out.
 
         >>> Ballot("0", {"loss": 1.0}, {"loss": 3.0}).gain([Metric("loss", False)])
         0.5
+        >>> Ballot("0", {"loss": 1.0}, {}).gain([Metric("loss", False)])
+        1.0
         """
         gain = 0.0
         for measure in filter(self.measures, measures):
-            own, other = self.own[measure.name], self.common[measure.name]
+            own, other = (metrics.get(measure.name) for metrics in (self.own, self.common))
+            if own is None or other is None:
+                gain += 1.0 if other is None else -1.0
+                continue
             relative = (own - other) / (abs(own) + abs(other) or 1.0)
             gain += relative if measure.higher_is_better else -relative
         return gain
@@ -190,8 +195,8 @@ def verdict_of(ballots: Iterable[Ballot], metric: Metric) -> Verdict:
     """Count the votes by the leading metric and a proper score, if there is one.
 
     Where accuracy leads and most clients report the Brier score, that takes the place of both:
-    accuracy on a few examples moves in steps. A client that did not measure the leading metric
-    under both models has no voice.
+    accuracy on a few examples moves in steps. A client that measured neither model by the leading
+    metric has no voice.
     """
     ballots, measures = compared(ballots, metric)
     lead, parts = measures[0], defaultdict[str, list[Ballot]](list)
@@ -202,17 +207,19 @@ def verdict_of(ballots: Iterable[Ballot], metric: Metric) -> Verdict:
     vote = vote_of(ballots, by)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    figures = figures_of(ballots, measures) | vote.figures
-    own, other = (by[0].in_words(figures[f"{by[0].name}_{model}"]) for model in ("own", "common"))
+    figures = figures_of(ballots, measures)
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
-    models = f"{by[0].title} {own} with separate models, {other} with a common one"
-    return Verdict(vote, votes, f"{clients} ({models})", figures)
+    models = f"one of the models has no plausible {by[0].title}"
+    if (name := by[0].name) + "_own" in figures:
+        own, other = (by[0].in_words(figures[f"{name}_{model}"]) for model in ("own", "common"))
+        models = f"{by[0].title} {own} with separate models, {other} with a common one"
+    return Verdict(vote, votes, f"{clients} ({models})", figures | vote.figures)
 
 
 def compared(ballots: Iterable[Ballot], metric: Metric) -> tuple[list[Ballot], list[Metric]]:
     """The ballots that count, and the measures, the one that leads first."""
     ballots = list(ballots)
-    measures = measures_in((ballot.own for ballot in ballots), metric)
+    measures = measures_in(({**ballot.own, **ballot.common} for ballot in ballots), metric)
     if not any(ballot.measures(measures[0]) for ballot in ballots):
         measures = measures[1:] or measures
     return [ballot for ballot in ballots if ballot.measures(measures[0])], measures
@@ -231,10 +238,10 @@ def vote_of(ballots: Iterable[Ballot], measures: Sequence[Metric]) -> Vote:
 
 
 def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[str, float]:
-    """The mean of each measure under both models."""
-    figures = {}
-    for measure in measures:
-        name, both = measure.name, [ballot for ballot in ballots if ballot.measures(measure)]
+    """The mean of each measure under both models, over the clients that measured both by it."""
+    figures, ballots = {}, list(ballots)
+    for name in (measure.name for measure in measures):
+        both = [ballot for ballot in ballots if name in ballot.own and name in ballot.common]
         if both:
             figures[f"{name}_own"] = fmean(ballot.own[name] for ballot in both)
             figures[f"{name}_common"] = fmean(ballot.common[name] for ballot in both)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import repeat
+from math import inf, isfinite
 
 import numpy as np
 import pytest
@@ -224,7 +225,7 @@ def votes_on(size, others, *, loss, gain):
         for client in question.clients:
             ask = Ask(client, "0.0" if client in first else "0.1", Role.OWN, NOW, "evaluate")
             change = -loss if client in first else gain
-            own, other = {"accuracy": 0.5}, {"accuracy": 0.5 + change}
+            own, other = {"accuracy": 0.5}, {"accuracy": 0.5 + change} if isfinite(change) else {}
             pairs.append((Reply(ask, 36.0, own), Reply(ask, 36.0, other)))
         answers.append(Answer(tuple(pairs), Metric()))
     state, _ = join.concluded(CFLState(tree), (), answers)
@@ -241,6 +242,7 @@ def test_a_leaf_with_members_that_vote_for_their_own_model_is_not_joined_whateve
         assert votes_on(size, others, loss=0.0, gain=gain) == 1
         if size >= 7:
             assert votes_on(size, others, loss=0.4, gain=gain) == 2
+            assert votes_on(size, others, loss=inf, gain=gain) == 2, "a mean that gives NaN"
 
 
 @pytest.mark.parametrize("last", [0, 60])

@@ -178,6 +178,18 @@ def test_a_gain_is_the_sum_of_the_relative_gains_by_all_measures():
     assert Ballot("0", {"loss": 1.0}, {"accuracy": 0.5}).gain([ACCURACY, LOSS]) == 0.0
 
 
+@pytest.mark.parametrize("metric", [ACCURACY, Metric("mse", higher_is_better=False)])
+def test_a_model_with_a_plausible_value_is_better_than_one_without(metric):
+    """NaN is left out of a reply, so that a client would have no voice on a model that gives it."""
+    sure, none = {"accuracy": 0.5, "brier": 0.6, "mse": 2.0}, {"accuracy": 0.5}
+    ballots = [Ballot("0.0", sure, none) for _ in range(6)]
+    verdict, title = verdict_of(ballots, metric), "Brier score" if metric == ACCURACY else "mse"
+    assert (verdict.vote.better, verdict.vote.likely) == (6, True)
+    assert f"one of the models has no plausible {title})" in verdict.reason
+    swapped = verdict_of([one._replace(own=none, common=sure) for one in ballots], metric)
+    assert (swapped.vote.worse, swapped.vote.opposite.likely) == (6, True)
+
+
 @laws
 @given(*[st.floats(-1e300, 1e300)] * 4)
 def test_a_gain_is_bounded_whatever_a_client_claims(own, other, loss, common):
