@@ -158,7 +158,7 @@ def family_lines(runs: pd.DataFrame) -> list[dict[str, Any]]:
     mean over all families, and without the family that differs most from zero, for each method.
     """
     wide = 100 * runs.pivot_table("accuracy", ["data", "family", "seed"], "method", sort=False)
-    gaps = wide.sub(wide["cflower"], axis=0).drop(columns="cflower")
+    gaps = wide.sub(wide["cflower"], axis=0).drop(columns="cflower").dropna(axis=1, how="all")
     families = gaps.groupby(["data", "family"], sort=False)
     means, count = families.mean(), families.count()
     half = families.std() / np.sqrt(count) * student_t.ppf(0.975, (count - 1).clip(lower=1))

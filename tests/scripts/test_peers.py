@@ -331,6 +331,8 @@ def test_differences_by_family_have_intervals_and_the_mean_is_shown_without_the_
     near, far, mean, rest = (line["ifca"] for line in family_lines(runs))
     assert near == "+0.0 ± 12.7"  # 12.706 / √2 times √2 points
     assert (far, mean, rest) == ("-40.0 ± 0.0", "-20.0", "+0.0")
+    elsewhere = runs.assign(family="elsewhere", method="clove")[:1]
+    assert "clove" not in family_lines(pd.concat([runs, elsewhere]))[0]  # nothing to compare
 
 
 def test_a_method_of_fluke_says_which_environment_it_needs(monkeypatch):
