@@ -69,9 +69,10 @@ def folders(data: str, known: Iterable[str] = DATA) -> dict[str, str]:
             raise ConfigError(
                 f"Got data {part!r}, but expected NAME=FOLDER, or the name alone of {EMBEDDED}."
             )
-        if folder and not Path(folder).expanduser().is_dir():
+        place = Path(folder).expanduser().absolute()
+        if folder and not place.is_dir():
             raise ConfigError(f"Got data {part!r}, but there is no folder {folder}.")
-        found[name] = str(Path(folder).expanduser().absolute()) if folder else ""
+        found[name] = str(place) if folder else ""
     return found
 
 

@@ -46,7 +46,7 @@ class Ballot(NamedTuple):
         return cls(own.ask.cluster, own.metrics, common.metrics)
 
     def measures(self, measure: Metric) -> bool:
-        """Whether the client measured a model by a metric."""
+        """Whether the client measured at least one of the models by a metric."""
         return measure.name in self.own or measure.name in self.common
 
     def gain(self, measures: Sequence[Metric]) -> float:
@@ -63,11 +63,13 @@ class Ballot(NamedTuple):
         gain = 0.0
         for measure in filter(self.measures, measures):
             own, other = (metrics.get(measure.name) for metrics in (self.own, self.common))
-            if own is None or other is None:
-                gain += 1.0 if other is None else -1.0
-                continue
-            relative = (own - other) / (abs(own) + abs(other) or 1.0)
-            gain += relative if measure.higher_is_better else -relative
+            if other is None:
+                gain += 1.0
+            elif own is None:
+                gain -= 1.0
+            else:
+                relative = (own - other) / (abs(own) + abs(other) or 1.0)
+                gain += relative if measure.higher_is_better else -relative
         return gain
 
     def shows(self, measure: Metric, examples: float) -> bool:
@@ -207,12 +209,13 @@ def verdict_of(ballots: Iterable[Ballot], metric: Metric) -> Verdict:
     vote = vote_of(ballots, by)
     if not ballots:
         return Verdict(vote, votes, f"no client evaluated both models by {lead.name}")
-    figures = figures_of(ballots, measures)
+    figures, score = figures_of(ballots, measures), by[0]
     clients = f"{vote.better} of {counted(len(ballots), 'client')} better off, {vote.worse} worse"
-    models = f"one of the models has no plausible {by[0].title}"
-    if (name := by[0].name) + "_own" in figures:
-        own, other = (by[0].in_words(figures[f"{name}_{model}"]) for model in ("own", "common"))
-        models = f"{by[0].title} {own} with separate models, {other} with a common one"
+    if f"{score.name}_own" in figures:
+        own, other = (score.in_words(figures[f"{score.name}_{m}"]) for m in ("own", "common"))
+        models = f"{score.title} {own} with separate models, {other} with a common one"
+    else:
+        models = f"one of the models has no plausible {score.title}"
     return Verdict(vote, votes, f"{clients} ({models})", figures | vote.figures)
 
 
@@ -237,9 +240,9 @@ def vote_of(ballots: Iterable[Ballot], measures: Sequence[Metric]) -> Vote:
     return Vote(tuple(ballot.gain(measures) for ballot in ballots))
 
 
-def figures_of(ballots: Iterable[Ballot], measures: Iterable[Metric]) -> dict[str, float]:
+def figures_of(ballots: Sequence[Ballot], measures: Iterable[Metric]) -> dict[str, float]:
     """The mean of each measure under both models, over the clients that measured both by it."""
-    figures, ballots = {}, list(ballots)
+    figures = {}
     for name in (measure.name for measure in measures):
         both = [ballot for ballot in ballots if name in ballot.own and name in ballot.common]
         if both:
