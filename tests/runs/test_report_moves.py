@@ -97,6 +97,25 @@ def test_baselines_have_their_lines_by_round(opened):
     assert "conventional FL, client-1: 80.0%" in visit.text("#scores")
 
 
+def test_a_part_that_is_drawn_anew_has_its_pictures_at_once(opened):
+    """Between a choice and the next frame no picture is missing, and the focus is where it was."""
+    visit = opened()
+    visit.page.locator("#scores [data-key=scores]").focus()
+    missing, focus = visit.page.evaluate(
+        """() => {
+          const client = document.getElementById('pick-client');
+          client.value = '2';
+          client.dispatchEvent(new Event('change'));
+          const all = [...document.querySelectorAll('.stage')];
+          const shown = all.filter((stage) => stage.clientWidth);
+          const missing = shown.filter((stage) => !stage.querySelector('svg'));
+          return [missing.length, document.activeElement.getAttribute('data-key')];
+        }"""
+    )
+    assert missing == 0
+    assert focus == "scores"
+
+
 def test_a_page_of_a_run_that_goes_on_reloads_itself_and_keeps_what_was_set(browser, tmp_path):
     run = made_up_run(tmp_path / "run", baselines={"federated": 0.8, "isolated": 0.75})
     summary, rounds = run / "summary.json", run / "rounds.jsonl"

@@ -16,7 +16,12 @@ function make(node, attributes, children) {
 const html = (tag, attributes = {}, ...children) => make(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) =>
   make(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
-const fill = (id, ...children) => byId(id).replaceChildren(...children.flat(2).filter((child) => child));
+// Its pictures are drawn at once, so that no part is without them while the page is shown.
+function fill(id, ...children) {
+  const part = byId(id);
+  part.replaceChildren(...children.flat(2).filter((child) => child));
+  for (const stage of part.querySelectorAll('.stage')) /** @type {any} */ (stage).redraw();
+}
 const folded = (summary, ...content) => html('details', {}, html('summary', {}, summary), ...content);
 // What stands between backticks is a command.
 const marked = (text) => text.split('`').map((part, i) => (i % 2 ? html('code', {}, part) : part));
@@ -50,16 +55,17 @@ function drawn(id, draw, ...parts) {
   try { return draw(); } catch (error) { return fill(id, undrawn(error)); }
 }
 
-// A picture is drawn anew at the width it has, so that its text keeps its size on a phone.
+// A picture is drawn anew at the width it has, so that its text keeps its size on a phone, and where
+// it is folded away, once it is opened.
 const watched = new ResizeObserver((entries) => {
-  for (const { target } of entries) /** @type {any} */ (target).redraw?.();
+  for (const { target } of entries) /** @type {any} */ (target).redraw();
 });
 function picture(name, draw, attributes = {}) {
   const stage = html('div', { class: 'stage' });
   let width = 0;
-  stage.redraw = (force) => {
+  stage.redraw = () => {
     const now = Math.floor(stage.clientWidth);
-    if (now > 40 && (force || now !== width)) {
+    if (now > 40 && now !== width) {
       keepFocus(() => {
         try { stage.replaceChildren(draw((width = now))); } catch (error) { stage.replaceChildren(undrawn(error)); }
       });
@@ -87,16 +93,11 @@ function scrolling(label, ...parts) {
 }
 
 // Whoever works with the keyboard stays where they are when a part of the page is drawn anew.
-// A picture is there only once its box has a width, so its key may have to wait.
-let awaited = null;
 function keepFocus(draw) {
-  const key = document.activeElement === document.body ? awaited : document.activeElement?.getAttribute('data-key');
+  const key = document.activeElement?.getAttribute('data-key');
   draw();
-  awaited = null;
   if (!key || document.activeElement?.getAttribute('data-key') === key) return;
-  const again = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
-  if (again) /** @type {HTMLElement} */ (again).focus({ preventScroll: true });
-  else awaited = key;
+  /** @type {HTMLElement | null} */ (document.querySelector(`[data-key="${CSS.escape(key)}"]`))?.focus({ preventScroll: true });
 }
 
 const scale = (from, to, start, end) => (value) =>

@@ -34,8 +34,8 @@ addEventListener('hashchange', () => {
 themed();
 drawAnchors();
 drawAll(JSON.parse(byId('content').textContent));
-// A page that is loaded again keeps its place, once its pictures have their heights.
+// A page that is loaded again keeps its place.
 const again = performance.getEntriesByType('navigation')[0]?.type === 'reload';
 const { place } = history.state ?? {};
-if (again && known(place)) requestAnimationFrame(() => requestAnimationFrame(() => scrollTo(0, place)));
+if (again && known(place)) scrollTo(0, place);
 if (!again) byId(`${state.at}-title`)?.scrollIntoView();
