@@ -28,7 +28,7 @@ gain or lose, 22 decide a vote."""
 NAME = "splits"
 """The place in `CFLState.memory` of the round of each cluster's last refused split."""
 TRAINED_ON = (
-    "its clients trained with the examples that decide, so they are asked after the next round"
+    "its clients trained with the examples that decide, so they are asked only after another round"
 )
 """Why a split is put off in a round with `CFLState.all_train`."""
 
