@@ -42,8 +42,9 @@ def exported(trained, place, name):
     return done.stdout, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", pytest.param("model.onnx", marks=[needs_onnx, pytest.mark.slow])]
+    "name", ["model.safetensors", pytest.param("model.onnx", marks=needs_onnx)]
 )
 def test_a_data_frame_gives_the_predictions_of_the_run_without_cflower(trained, tmp_path, name):
     said, folder = exported(trained, tmp_path, name)

@@ -41,7 +41,7 @@ def copies_of(model, data, epochs):
     return copies.count
 
 
-@pytest.mark.parametrize("name", ["cnn", "mlp"])
+@pytest.mark.parametrize("name", [pytest.param("cnn", marks=pytest.mark.slow), "mlp"])
 def test_no_batch_is_copied_to_the_device(name):
     model = build_model(name, (1, 8, 8), 2, seed=0).to("meta")
     few, many = (copies_of(model, examples(num), epochs=1) for num in (32, 32 * 9))

@@ -81,6 +81,7 @@ def test_pyx_permutes_as_many_labels_as_the_level_states_and_no_image():
     assert len(made("pyx", 1).sizes) == 1  # there is nothing to permute
 
 
+@pytest.mark.slow
 def test_the_federations_of_other_papers_are_families_of_the_contest(mnist, tmp_path, monkeypatch):
     monkeypatch.setattr(levels, "EXAMPLES", 40)  # the digits have no more
     keys = config_of("mnist", str(mnist), "flux-px-8", 0, {"num-server-rounds": 3}, tmp_path)
