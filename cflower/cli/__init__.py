@@ -4,6 +4,8 @@ The modules of commands import at their beginning only what a help text needs: w
 needs, it imports itself. So `cflower --help` loads neither NumPy nor Flower.
 """
 
+import atexit
+import gc
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -57,6 +59,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a file on Windows takes few characters
             stream.reconfigure(errors="replace")
+    # Python searches all objects for garbage before it ends: PyTorch's take half a second.
+    atexit.register(gc.freeze)
     try:
         app()
     except ModuleNotFoundError as error:
