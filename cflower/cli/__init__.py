@@ -59,7 +59,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a file on Windows takes few characters
             stream.reconfigure(errors="replace")
-    # Python searches all objects for garbage before it ends: PyTorch's take half a second.
+    # Before it ends, Python searches all objects for garbage: half a second with PyTorch's.
+    # It skips those that are frozen.
     atexit.register(gc.freeze)
     try:
         app()

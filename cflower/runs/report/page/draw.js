@@ -16,7 +16,7 @@ function make(node, attributes, children) {
 const html = (tag, attributes = {}, ...children) => make(document.createElement(tag), attributes, children);
 const svg = (tag, attributes = {}, ...children) =>
   make(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
-// Its pictures are drawn at once, so that no part is without them while the page is shown.
+// A part is filled and its pictures are drawn in one step, so that it is never shown without them.
 function fill(id, ...children) {
   const part = byId(id);
   part.replaceChildren(...children.flat(2).filter((child) => child));
